@@ -1,0 +1,162 @@
+//! What a probe saw.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{InstanceKey, MonoTime};
+
+/// What a check is asked for. Each role of a cluster has at most one check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Has the process come up? Gates all other checks of a lifetime; once passed it is not asked again in it.
+    Startup,
+    /// May it take work? Moves traffic, never restarts.
+    Readiness,
+}
+
+impl Role {
+    /// The role's key in the config.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Startup => "startup",
+            Self::Readiness => "readiness",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Identifies one registration of one lifetime of one instance under one set of checks. An observation made under
+/// another epoch says nothing about the present one and is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// One probe's outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Outcome {
+    /// Answered as expected, within budget.
+    Ok,
+    /// Answered, but over budget or with "too many requests": less traffic, never ejected for it.
+    Slow,
+    /// No answer by the deadline.
+    Timeout,
+    /// An explicit no.
+    Unhealthy,
+    /// No connection, or it broke before an answer.
+    Unreachable,
+    /// Our own probe is wrong (credential, path, method). Never changes an instance's health, never admits one.
+    Misconfigured,
+    /// The prober itself is sick (no descriptors, no ports). Never changes an instance's health, never admits one.
+    Unknown,
+}
+
+impl Outcome {
+    /// The word used in logs, metrics and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Slow => "slow",
+            Self::Timeout => "timeout",
+            Self::Unhealthy => "unhealthy",
+            Self::Unreachable => "unreachable",
+            Self::Misconfigured => "misconfigured",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A stage of a probe, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// Until the connection stands.
+    Connect,
+    /// Until the answer's head is complete.
+    Headers,
+    /// Until the answer's end.
+    Body,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "connect",
+            Self::Headers => "headers",
+            Self::Body => "body",
+        })
+    }
+}
+
+/// The evidence behind an outcome, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Detail {
+    /// Nothing to add.
+    None,
+    /// The HTTP status received.
+    Status(u16),
+    /// A redirect, which is never followed: it hides the truth about the path asked.
+    Redirect(u16),
+    /// The stage that did not end in time.
+    Stuck(Stage),
+    /// An operating-system error in a stage, in its own words.
+    Io(Stage, Arc<str>),
+    /// The peer's answer broke its protocol, or was too large.
+    Protocol(Arc<str>),
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Status(code) => write!(f, "status {code}"),
+            Self::Redirect(code) => write!(f, "redirect (status {code}, not followed)"),
+            Self::Stuck(stage) => write!(f, "no end of {stage} by the deadline"),
+            Self::Io(stage, error) => write!(f, "{stage}: {error}"),
+            Self::Protocol(what) => f.write_str(what),
+        }
+    }
+}
+
+/// How long each stage took, from the probe's start; `None` where the stage was not reached or not needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Timings {
+    /// Until connected; `None` on a reused connection.
+    pub connect: Option<Duration>,
+    /// Until the answer's head.
+    pub headers: Option<Duration>,
+    /// Until the end of the probe, however it ended.
+    pub total: Duration,
+}
+
+/// One probe of one instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observation {
+    /// Whom it is about.
+    pub key: InstanceKey,
+    /// The registration it was made under.
+    pub epoch: Epoch,
+    /// Which check asked.
+    pub role: Role,
+    /// When the probe began.
+    pub started: MonoTime,
+    /// When it ended.
+    pub ended: MonoTime,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why.
+    pub detail: Detail,
+    /// Stage timings.
+    pub timings: Timings,
+    /// True if it was made on a connection of its own.
+    pub fresh: bool,
+}

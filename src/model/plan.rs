@@ -1,0 +1,112 @@
+//! What was decided: the one thing between the judges and the wire.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Address, ClusterName, Detail, InstanceId, Locality, Outcome, Role, Weight};
+
+/// What clients are told about an instance (design §4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Serve {
+    /// Not in EDS: starting, warming, drained. An UNHEALTHY entry would distort the client's own ratios.
+    Absent,
+    /// Takes traffic by weight.
+    Healthy,
+    /// Overflow only: the guard holds back its ejection.
+    Degraded,
+    /// Ejected.
+    Unhealthy,
+    /// Takes nothing new; listed until drained.
+    Draining,
+}
+
+impl Serve {
+    /// True if a client may send new requests there.
+    pub const fn takes_traffic(self) -> bool {
+        match self {
+            Self::Healthy | Self::Degraded => true,
+            Self::Absent | Self::Unhealthy | Self::Draining => false,
+        }
+    }
+}
+
+/// Why an entry is as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Registered, nothing heard yet.
+    Unheard,
+    /// `startup` or the first `readiness` has not passed yet; the last answer, if any.
+    NotReady(Role, Outcome, Detail),
+    /// All checks pass.
+    Passing,
+    /// Answers, but over its budget.
+    Slow(Role, Detail),
+    /// A check is critical.
+    Failing(Role, Outcome, Detail),
+    /// A check is critical, but ejecting would break the cluster's floor or cap.
+    Held(Role, Outcome, Detail),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let evidence = |f: &mut fmt::Formatter<'_>, role: &Role, outcome: Outcome, detail: &Detail| {
+            write!(f, "{role} {outcome}")?;
+            if *detail != Detail::None { write!(f, ": {detail}") } else { Ok(()) }
+        };
+        match self {
+            Self::Unheard => f.write_str("no verdict yet"),
+            Self::NotReady(role, outcome, detail) => {
+                f.write_str("not ready yet, ")?;
+                evidence(f, role, *outcome, detail)
+            }
+            Self::Passing => f.write_str("all checks pass"),
+            Self::Slow(role, detail) => evidence(f, role, Outcome::Slow, detail),
+            Self::Failing(role, outcome, detail) => evidence(f, role, *outcome, detail),
+            Self::Held(role, outcome, detail) => {
+                f.write_str("held back by the guard, ")?;
+                evidence(f, role, *outcome, detail)
+            }
+        }
+    }
+}
+
+/// One instance in the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Who.
+    pub id: InstanceId,
+    /// Where.
+    pub address: Address,
+    /// In which zone.
+    pub locality: Locality,
+    /// With which weight.
+    pub weight: Weight,
+    /// What clients are told.
+    pub serve: Serve,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// One cluster in the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterPlan {
+    /// The plan's generation in which this cluster last changed.
+    pub generation: u64,
+    /// False while nobody can say who may serve. Such a cluster is left unanswered, never sent empty: clients
+    /// keep what they have.
+    pub decided: bool,
+    /// All registered instances, sorted by id.
+    pub entries: Vec<Arc<Entry>>,
+}
+
+/// Everything decided, immutable, published whole.
+///
+/// `generation` rises with every published plan and gives the order that content hashes cannot give.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Rises by one with every published plan.
+    pub generation: u64,
+    /// All configured clusters.
+    pub clusters: BTreeMap<ClusterName, Arc<ClusterPlan>>,
+}
