@@ -1,1 +1,23 @@
-//! (to be written)
+//! One instance's health: evidence in, state out.
+//!
+//! Decides whether an instance is up, may serve, or must go, from consecutive observations alone. Pure: no I/O, no
+//! clock, no other instance; what the fleet may afford is the policy's business. Called by the fleet engine for
+//! every observation.
+//!
+//! ```text
+//!             startup passes             readiness passes              readiness critical
+//!  Starting ────────────────► Warming ────────────────► Serving ─────────────────────────► Ejected
+//!     ▲  (skipped without a startup check)                 ▲                                  │
+//!     │                                                    └────────── readiness passes ──────┘
+//!     └── a new lifetime, from any state; nothing is inherited
+//! ```
+//!
+//! `misconfigured` and `unknown` outcomes are about us: they move nothing, break no run and admit nobody.
+
+mod machine;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use machine::{InstanceHealth, State};
+pub use record::{CheckRecord, Status};

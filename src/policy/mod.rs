@@ -1,1 +1,62 @@
-//! (to be written)
+//! What the fleet can afford: one cluster's verdicts in, what clients are told out.
+//!
+//! Decides for each member of a cluster whether it is served, with which weight, and why; holds back ejections that
+//! would break the cluster's floor or cap. Pure: no I/O, no clock, and the order in which members are given does not
+//! matter. It must never eject more than the cap allows, counted on the set *after* the change, and never leave an
+//! entry without a reason. Called by the fleet engine for each cluster that changed.
+
+mod guard;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::config::Policy;
+use crate::health::{InstanceHealth, State};
+use crate::model::{Entry, Epoch, Instance, InstanceId, Reason, Serve};
+
+/// One member of a cluster: its registration and its health.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// What its source says.
+    pub instance: Arc<Instance>,
+    /// Names this registration; observations of another one do not count.
+    pub epoch: Epoch,
+    /// What its answers say.
+    pub health: InstanceHealth,
+}
+
+/// All members of one cluster.
+pub type Members = BTreeMap<InstanceId, Member>;
+
+/// Decides a whole cluster; entries come sorted by id.
+pub fn decide(members: &Members, policy: &Policy) -> Vec<Arc<Entry>> {
+    let held = guard::held_back(members, policy);
+    members
+        .values()
+        .map(|member| Arc::new(entry(member, held.contains(&member.instance.id), policy)))
+        .collect()
+}
+
+fn entry(member: &Member, held: bool, policy: &Policy) -> Entry {
+    let Member { instance, health, .. } = member;
+    let (serve, reason) = match (health.state(), health.reason()) {
+        (State::Starting | State::Warming, reason) => (Serve::Absent, reason),
+        (State::Serving, reason) => (Serve::Healthy, reason),
+        (State::Ejected { .. }, Reason::Failing(role, outcome, detail)) if held => {
+            (Serve::Degraded, Reason::Held(role, outcome, detail))
+        }
+        (State::Ejected { .. }, reason) if held => (Serve::Degraded, reason),
+        (State::Ejected { .. }, reason) => (Serve::Unhealthy, reason),
+    };
+    let weight = if health.is_slow() { instance.weight.scaled(policy.slow_weight) } else { instance.weight };
+    Entry {
+        id: instance.id.clone(),
+        address: instance.address,
+        locality: instance.locality.clone(),
+        weight,
+        serve,
+        reason,
+    }
+}

@@ -1,1 +1,2 @@
-//! (to be written)
+//! Test doubles and builders, behind the feature `testing`.
+pub mod model;
