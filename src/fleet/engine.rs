@@ -11,7 +11,7 @@ use crate::config::{Cluster, Config};
 use crate::health::{InstanceHealth, State};
 use crate::model::{
     Catalog, ClusterName, ClusterPlan, Entry, Epoch, Event, Instance, InstanceId, InstanceKey, MonoTime,
-    Observation, Plan, Serve, SourceView, Target,
+    Observation, Plan, Serve, SourceView, Standing, Target,
 };
 use crate::policy::{self, Member, Members};
 
@@ -35,13 +35,12 @@ struct Pool {
     listed_at: Option<MonoTime>,
     /// True once `first_verdict_wait` is over: those who serve are enough then.
     waited: bool,
-    /// True once it could be said who may serve; it never becomes undecided again.
-    decided: bool,
+    standing: Standing,
 }
 
 impl Pool {
     fn new(config: Arc<Cluster>) -> Self {
-        Self { config, members: Members::new(), listed_at: None, waited: false, decided: false }
+        Self { config, members: Members::new(), listed_at: None, waited: false, standing: Standing::Unlisted }
     }
 }
 
@@ -83,7 +82,7 @@ impl Engine {
 
     /// The next moment at which time alone changes something.
     pub fn wake_at(&self) -> Option<MonoTime> {
-        let waiting = self.pools.values().filter(|pool| !pool.decided && !pool.waited);
+        let waiting = self.pools.values().filter(|pool| pool.standing != Standing::Decided && !pool.waited);
         waiting.filter_map(|pool| Some(pool.listed_at? + self.first_verdict_wait)).min()
     }
 
@@ -213,10 +212,10 @@ impl Engine {
             let before = self.plan.clusters.get(name);
             let waited = pool.listed_at.is_some_and(|at| now.since(at) >= self.first_verdict_wait);
             pool.waited = pool.waited || waited;
-            pool.decided = pool.decided || is_decided(pool);
+            pool.standing = standing(pool);
             let entries = policy::decide(&pool.members, &pool.config.policy);
-            let next = ClusterPlan { generation, decided: pool.decided, entries };
-            if before.is_some_and(|b| b.decided == next.decided && b.entries == next.entries) {
+            let next = ClusterPlan { generation, standing: pool.standing, entries };
+            if before.is_some_and(|b| b.standing == next.standing && b.entries == next.entries) {
                 continue;
             }
             moves(name, before.map_or(&[], |b| &b.entries), &next.entries, &mut turn.events);
@@ -226,7 +225,7 @@ impl Engine {
             let mut clusters = self.plan.clusters.clone();
             clusters.retain(|name, _| self.pools.contains_key(name));
             clusters.extend(changed);
-            self.plan = Arc::new(Plan { generation, clusters });
+            self.plan = Arc::new(Plan { generation, at: now, clusters });
             self.plan.clone()
         });
         let catalog = turn.catalog_changed.then(|| Arc::new(self.catalog.clone()));
@@ -302,20 +301,25 @@ fn same_lifetime(a: &Instance, b: &Instance) -> bool {
     a.address == b.address && a.lifetime == b.lifetime
 }
 
-/// True if it can be said who may serve.
+/// How much can be said about a cluster.
 ///
 /// Until all members seen at first sight have a verdict, publishing would throw the whole load on the first one
 /// heard. After `first_verdict_wait` those that serve are enough. If nobody has answered anything, silence may be
 /// our own fault, and an assignment that empties the cluster must not rest on it: it stays undecided, and clients
 /// keep what they have.
-fn is_decided(pool: &Pool) -> bool {
-    let members = || pool.members.values().map(|m| &m.health);
-    if members().next().is_none() {
-        return pool.listed_at.is_some(); // listed without instances: empty, and that is the truth
+fn standing(pool: &Pool) -> Standing {
+    if pool.standing == Standing::Decided {
+        return Standing::Decided;
     }
+    if pool.listed_at.is_none() {
+        return Standing::Unlisted;
+    }
+    let members = || pool.members.values().map(|m| &m.health);
+    let nobody = members().next().is_none(); // listed without instances: empty, and that is the truth
     let all_judged =
         members().all(InstanceHealth::has_verdict) && members().any(InstanceHealth::has_answered);
-    all_judged || (pool.waited && members().any(|h| *h.state() == State::Serving))
+    let enough = pool.waited && members().any(|h| *h.state() == State::Serving);
+    if nobody || all_judged || enough { Standing::Decided } else { Standing::Undecided }
 }
 
 /// Both sides are sorted by id.

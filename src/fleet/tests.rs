@@ -7,6 +7,7 @@ use super::{Effects, Engine};
 use crate::config::{Cluster, Config};
 use crate::model::{
     Chunk, ChunkKey, Detail, Event, Instance, MonoTime, Observation, Outcome, Plan, Role, Serve, SourceView,
+    Standing,
 };
 use crate::testing::model::{at, cluster, cluster_name, config, instance, key, observation};
 
@@ -74,7 +75,7 @@ impl Fleet {
     }
 
     fn decided(&self) -> bool {
-        self.plan.clusters[&cluster_name("c")].decided
+        self.plan.clusters[&cluster_name("c")].standing == Standing::Decided
     }
 }
 
@@ -154,7 +155,7 @@ fn a_listed_cluster_without_instances_is_decided_and_an_unlisted_one_is_not() {
     let mut engine = Engine::new(&empty);
     let unsynced = Arc::new(SourceView { synced: false, ..(*view(&empty)).clone() });
     assert!(engine.apply_view(unsynced, at(0)).plan.is_none());
-    assert!(!engine.plan().clusters[&cluster_name("c")].decided);
+    assert_eq!(engine.plan().clusters[&cluster_name("c")].standing, Standing::Unlisted);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::ClusterName;
+use super::{ClusterName, MonoTime};
 
 /// One xDS stream. Clients with the same or an empty node id are still told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +33,8 @@ pub enum ClientEvent {
         cluster: ClusterName,
         /// Every debt up to this generation is paid.
         generation: u64,
+        /// When its word arrived.
+        at: MonoTime,
     },
     /// The client refused a response.
     Rejected {

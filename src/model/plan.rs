@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Address, ClusterName, Detail, InstanceId, Locality, Outcome, Role, Weight};
+use super::{Address, ClusterName, Detail, InstanceId, Locality, MonoTime, Outcome, Role, Weight};
 
 /// What clients are told about an instance (design §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,14 +88,25 @@ pub struct Entry {
     pub reason: Reason,
 }
 
+/// How much can be said about a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Standing {
+    /// No source has spoken for it: not even its size is known.
+    Unlisted,
+    /// Its instances are known, but not who may serve. Such a cluster's endpoints are left unanswered, never sent
+    /// empty: clients keep what they have.
+    Undecided,
+    /// It is known who may serve. It never goes back from here.
+    Decided,
+}
+
 /// One cluster in the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterPlan {
     /// The plan's generation in which this cluster last changed.
     pub generation: u64,
-    /// False while nobody can say who may serve. Such a cluster is left unanswered, never sent empty: clients
-    /// keep what they have.
-    pub decided: bool,
+    /// How much can be said about it.
+    pub standing: Standing,
     /// All registered instances, sorted by id.
     pub entries: Vec<Arc<Entry>>,
 }
@@ -107,6 +118,8 @@ pub struct ClusterPlan {
 pub struct Plan {
     /// Rises by one with every published plan.
     pub generation: u64,
+    /// When it was decided.
+    pub at: MonoTime,
     /// All configured clusters.
     pub clusters: BTreeMap<ClusterName, Arc<ClusterPlan>>,
 }

@@ -1,0 +1,53 @@
+//! The resource types served.
+
+/// A resource type, in make-before-break order: what is referred to comes before what refers to it (the xDS
+/// protocol's "eventual consistency considerations"). The order of the variants *is* the order on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// CDS.
+    Cluster,
+    /// EDS.
+    Endpoints,
+    /// LDS.
+    Listener,
+    /// RDS.
+    Route,
+}
+
+impl Kind {
+    /// All kinds in order.
+    pub const ALL: [Self; 4] = [Self::Cluster, Self::Endpoints, Self::Listener, Self::Route];
+
+    /// The type URL on the wire.
+    pub const fn type_url(self) -> &'static str {
+        match self {
+            Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+            Self::Endpoints => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
+            Self::Route => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+        }
+    }
+
+    /// The kind of a type URL; `None` for types that tidegate does not serve.
+    pub fn from_type_url(url: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.type_url() == url)
+    }
+
+    /// True if a client may ask for everything without naming it.
+    pub const fn has_wildcard(self) -> bool {
+        match self {
+            Self::Cluster | Self::Listener => true,
+            Self::Endpoints | Self::Route => false,
+        }
+    }
+
+    /// The short name used in logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cluster => "cds",
+            Self::Endpoints => "eds",
+            Self::Listener => "lds",
+            Self::Route => "rds",
+        }
+    }
+}

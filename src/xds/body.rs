@@ -1,0 +1,281 @@
+//! One xDS stream as an HTTP/2 response body.
+//!
+//! The body is polled only when the client has room for more. It then reads requests, asks the stream machine for the
+//! next response against the newest snapshot, and yields its frames. So there is no task, no channel and no queue per
+//! client, and a slow client gets the newest state, not the ones between.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame};
+use prost::Message;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::WatchStream;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::{Status, Streaming};
+
+use super::clients::Clients;
+use super::metrics::Metrics;
+use super::stream::{DeltaStream, Refusal, Response, SotwStream, Verdict};
+use super::wire::{self, DeltaRequest, NodeHead, SotwRequest};
+use crate::clock::Clock;
+use crate::model::{ClientId, MonoTime};
+use crate::snapshot::{Kind, Snapshot};
+
+/// Requests read in a row before the body looks for something to send. A client that floods us only delays itself.
+const REQUESTS_PER_POLL: usize = 64;
+
+/// A protocol variant: what the body needs of [`SotwStream`] and [`DeltaStream`].
+pub(super) trait Protocol: Unpin + Send + 'static {
+    type Request: Message + Default + Send + 'static;
+    fn node(request: &mut Self::Request) -> Bytes;
+    fn on_request(&mut self, request: &Self::Request) -> Result<Verdict, Refusal>;
+    fn next(&mut self, snapshot: &Snapshot) -> Option<Response>;
+    fn nonce(request: &Self::Request) -> &str;
+}
+
+impl Protocol for SotwStream {
+    type Request = SotwRequest;
+
+    fn node(request: &mut SotwRequest) -> Bytes {
+        std::mem::take(&mut request.node)
+    }
+
+    fn on_request(&mut self, request: &SotwRequest) -> Result<Verdict, Refusal> {
+        Self::on_request(self, request)
+    }
+
+    fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
+        Self::next(self, snapshot)
+    }
+
+    fn nonce(request: &SotwRequest) -> &str {
+        &request.response_nonce
+    }
+}
+
+impl Protocol for DeltaStream {
+    type Request = DeltaRequest;
+
+    fn node(request: &mut DeltaRequest) -> Bytes {
+        std::mem::take(&mut request.node)
+    }
+
+    fn on_request(&mut self, request: &DeltaRequest) -> Result<Verdict, Refusal> {
+        Self::on_request(self, request)
+    }
+
+    fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
+        Self::next(self, snapshot)
+    }
+
+    fn nonce(request: &DeltaRequest) -> &str {
+        &request.response_nonce
+    }
+}
+
+/// What every stream shares.
+#[derive(Debug, Clone)]
+pub(super) struct Shared {
+    pub(super) clock: Clock,
+    pub(super) clients: Clients,
+    pub(super) metrics: Metrics,
+}
+
+/// Removes the stream from the table and the gauge however it ends.
+struct Registration {
+    id: ClientId,
+    shared: Shared,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.shared.clients.close(self.id);
+        self.shared.metrics.streams.dec();
+        tracing::info!(client = %self.id, "xds stream closed");
+    }
+}
+
+pub(super) struct XdsBody<P: Protocol> {
+    protocol: P,
+    requests: Streaming<P::Request>,
+    snapshots: WatchStream<Option<Arc<Snapshot>>>,
+    shutdown: Pin<Box<WaitForCancellationFutureOwned>>,
+    snapshot: Option<Arc<Snapshot>>,
+    frames: VecDeque<Bytes>,
+    /// When each unacknowledged response was sent.
+    sent_at: BTreeMap<String, (Kind, MonoTime)>,
+    named: bool,
+    ended: bool,
+    registration: Registration,
+}
+
+impl<P: Protocol> XdsBody<P> {
+    pub(super) fn new(
+        protocol: P,
+        requests: Streaming<P::Request>,
+        snapshots: WatchStream<Option<Arc<Snapshot>>>,
+        shutdown: WaitForCancellationFutureOwned,
+        method: &'static str,
+        shared: Shared,
+    ) -> Self {
+        let id = shared.clients.open(method, shared.clock.now());
+        shared.metrics.streams.inc();
+        Self {
+            protocol,
+            requests,
+            snapshots,
+            shutdown: Box::pin(shutdown),
+            snapshot: None,
+            frames: VecDeque::new(),
+            sent_at: BTreeMap::new(),
+            named: false,
+            ended: false,
+            registration: Registration { id, shared },
+        }
+    }
+
+    fn take(&mut self, mut request: P::Request) -> Result<(), Status> {
+        let shared = &self.registration.shared;
+        let (client, now) = (self.registration.id, shared.clock.now());
+        let node = P::node(&mut request);
+        if !self.named {
+            self.named = true;
+            // A node that does not parse names nobody; the protocol does not need it.
+            let head = NodeHead::decode(node).unwrap_or_default();
+            tracing::info!(%client, node = head.id, agent = head.user_agent_name, "xds stream opened");
+            shared.clients.name(client, head.id.into(), head.user_agent_name.into());
+        }
+        let verdict = self
+            .protocol
+            .on_request(&request)
+            .map_err(|refusal| Status::resource_exhausted(refusal.to_string()))?;
+        self.account(P::nonce(&request), &verdict, now);
+        Ok(())
+    }
+
+    fn account(&mut self, nonce: &str, verdict: &Verdict, now: MonoTime) {
+        let Shared { metrics, clients, .. } = &self.registration.shared;
+        let client = self.registration.id;
+        if let Some((kind, sent)) = self.sent_at.remove(nonce) {
+            metrics.ack_seconds.get_or_create(&kind.into()).observe(now.since(sent).as_secs_f64());
+        }
+        match verdict {
+            Verdict::None => {}
+            Verdict::Acked(kind, _) => {
+                metrics.acks.get_or_create(&(*kind).into()).inc();
+            }
+            Verdict::Nacked(kind, resources, message) => {
+                metrics.nacks.get_or_create(&(*kind).into()).inc();
+                let names: Vec<&str> = resources.iter().map(|r| &*r.name).collect();
+                tracing::warn!(%client, r#type = kind.as_str(), ?names, %message, "xds response refused");
+            }
+        }
+        clients.record(client, verdict, now);
+    }
+
+    fn queue(&mut self, response: &Response) {
+        let Shared { metrics, clock, .. } = &self.registration.shared;
+        let frames = wire::frames(response);
+        let label = response.kind.into();
+        metrics.responses.get_or_create(&label).inc();
+        metrics.response_bytes.get_or_create(&label).inc_by(wire::size(&frames) as u64);
+        // A response that the machine took for lost is never acknowledged: one per type is the most that is useful.
+        if !response.delta {
+            self.sent_at.retain(|_, (kind, _)| *kind != response.kind);
+        }
+        self.sent_at.insert(response.nonce.clone(), (response.kind, clock.now()));
+        tracing::debug!(
+            client = %self.registration.id, r#type = response.kind.as_str(), nonce = response.nonce,
+            resources = response.resources.len(), removed = response.removed.len(), "xds response"
+        );
+        self.frames.extend(frames);
+    }
+
+    fn end(&mut self, status: &Status) -> Frame<Bytes> {
+        self.ended = true;
+        let mut trailers = HeaderMap::new();
+        if status.add_header(&mut trailers).is_err() {
+            trailers.insert("grpc-status", http::HeaderValue::from_static("13"));
+        }
+        Frame::trailers(trailers)
+    }
+
+    /// Reads requests until one calls for a response, or there are none. `Some` is the stream's end.
+    fn poll_requests(&mut self, cx: &mut Context<'_>) -> Option<Status> {
+        for _ in 0..REQUESTS_PER_POLL {
+            match Pin::new(&mut self.requests).poll_next(cx) {
+                Poll::Pending => return None,
+                Poll::Ready(None) => return Some(Status::ok("")),
+                Poll::Ready(Some(Err(status))) => return Some(status),
+                Poll::Ready(Some(Ok(request))) => {
+                    if let Err(status) = self.take(request) {
+                        return Some(status);
+                    }
+                    self.poll_response();
+                    if !self.frames.is_empty() {
+                        return None;
+                    }
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        None
+    }
+
+    fn poll_response(&mut self) {
+        if let Some(response) = self.snapshot.clone().and_then(|snapshot| self.protocol.next(&snapshot)) {
+            self.queue(&response);
+        }
+    }
+}
+
+impl<P: Protocol> Body for XdsBody<P> {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        if let Some(frame) = this.frames.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(frame))));
+        }
+        if this.shutdown.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(Ok(this.end(&Status::unavailable("tidegate is shutting down")))));
+        }
+        while let Poll::Ready(next) = Pin::new(&mut this.snapshots).poll_next(cx) {
+            match next {
+                Some(snapshot) => this.snapshot = snapshot,
+                // The publisher is gone: the process is ending.
+                None => {
+                    return Poll::Ready(Some(
+                        Ok(this.end(&Status::unavailable("tidegate is shutting down"))),
+                    ));
+                }
+            }
+        }
+        this.poll_response();
+        if this.frames.is_empty()
+            && let Some(status) = this.poll_requests(cx)
+        {
+            return Poll::Ready(Some(Ok(this.end(&status))));
+        }
+        match this.frames.pop_front() {
+            Some(frame) => Poll::Ready(Some(Ok(Frame::data(frame)))),
+            None => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+}

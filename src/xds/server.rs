@@ -1,0 +1,128 @@
+//! The accept loop: HTTP/2 connections, each served until it ends or the process does.
+//!
+//! tonic's own server has no bound on what it buffers per stream and no way to end long streams politely, so the
+//! connections are ours and tonic's routes sit on top.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+use super::body::Shared;
+use super::service::{Aggregated, Clusters as ClusterService, Endpoints, Streams};
+use super::{Clients, Metrics};
+use crate::clock::Clock;
+use crate::snapshot::Snapshot;
+
+/// Bytes buffered per stream before the body is no longer polled.
+const MAX_SEND_BUFFER: usize = 64 * 1024;
+/// A peer that does not answer a ping within [`PING_TIMEOUT`] is gone.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// After this the process ends, whoever is still connected.
+const GRACE: Duration = Duration::from_secs(3);
+/// Pause after a failed accept: the process is out of descriptors, and trying at once would only burn a core.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the server needs from the process.
+#[derive(Debug)]
+pub struct ServerCtx {
+    /// The clock.
+    pub clock: Clock,
+    /// What to serve; `None` until there is something to say.
+    pub snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    /// The table of clients to keep.
+    pub clients: Clients,
+    /// The metrics to keep.
+    pub metrics: Metrics,
+    /// Ends the server.
+    pub shutdown: CancellationToken,
+}
+
+/// The xDS server.
+#[derive(Debug)]
+pub struct Server {
+    routes: Routes,
+    http: http2::Builder<TokioExecutor>,
+    shutdown: CancellationToken,
+    metrics: Metrics,
+}
+
+impl Server {
+    /// Builds the routes.
+    pub fn new(ctx: ServerCtx) -> Self {
+        let ServerCtx { clock, snapshots, clients, metrics, shutdown } = ctx;
+        let shared = Shared { clock, clients, metrics: metrics.clone() };
+        let streams = Streams { snapshots, shutdown: shutdown.clone(), shared };
+        let routes = Routes::new(Aggregated(streams.clone()))
+            .add_service(Endpoints(streams.clone()))
+            .add_service(ClusterService(streams))
+            .prepare();
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new())
+            .max_send_buf_size(MAX_SEND_BUFFER)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT);
+        Self { routes, http, shutdown, metrics }
+    }
+
+    /// Accepts until shut down; then sends GOAWAY, ends the streams as they stand, and returns within three seconds.
+    pub async fn run(self, listener: TcpListener) {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => break,
+                accepted = listener.accept() => match accepted {
+                    Ok((socket, _)) => {
+                        connections.spawn(self.serve(socket));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "accepting an xds connection failed");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+        drop(listener);
+        let all_gone = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(GRACE, all_gone).await.is_err() {
+            tracing::warn!("some xds clients did not close in time");
+        }
+    }
+
+    fn serve(&self, socket: TcpStream) -> impl Future<Output = ()> + Send + 'static {
+        let service = TowerToHyperService::new(self.routes.clone());
+        let (http, shutdown, connections) =
+            (self.http.clone(), self.shutdown.clone(), self.metrics.connections.clone());
+        async move {
+            // Small frames must not wait for the peer's delayed ACK.
+            if let Err(error) = socket.set_nodelay(true) {
+                tracing::debug!(%error, "xds connection was gone at once");
+                return;
+            }
+            connections.inc();
+            let connection = http.serve_connection(TokioIo::new(socket), service);
+            let mut connection = std::pin::pin!(connection);
+            let result = tokio::select! {
+                result = connection.as_mut() => result,
+                () = shutdown.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = result {
+                tracing::debug!(%error, "xds connection ended");
+            }
+            connections.dec();
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The incremental variant.
+//!
+//! Pure: no I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::subscription::{Subscription, check};
+use super::{Nonces, Refusal, Response, Verdict, nack_text};
+use crate::snapshot::{Kind, Resource, ResourceSet, Snapshot};
+use crate::xds::wire::DeltaRequest;
+
+/// What the client holds of one name, as far as we know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Held {
+    Version(Arc<str>),
+    /// It has been told that there is none.
+    Nothing,
+}
+
+/// A response that has not been acknowledged.
+#[derive(Debug)]
+struct Sent {
+    resources: Vec<Arc<Resource>>,
+    removed: Vec<Arc<str>>,
+}
+
+#[derive(Debug, Default)]
+struct TypeState {
+    subscription: Subscription,
+    /// The first request of a stream is always answered, be it with nothing.
+    owes_answer: bool,
+    held: BTreeMap<Arc<str>, Held>,
+    in_flight: BTreeMap<String, Sent>,
+    /// Names in `in_flight`.
+    busy: BTreeSet<Arc<str>>,
+    /// Versions that the client refused, by name.
+    parked: BTreeMap<Arc<str>, Arc<str>>,
+    /// The set that was last found to need nothing. `None` after anything that may change that.
+    quiet_for: Option<Arc<ResourceSet>>,
+}
+
+/// What one type needs to be sent.
+#[derive(Debug, Default)]
+struct Due {
+    resources: Vec<Arc<Resource>>,
+    removed: Vec<Arc<str>>,
+    /// A subscribed name of which nothing can be said yet.
+    withheld: bool,
+}
+
+/// The protocol state of one incremental stream.
+#[derive(Debug)]
+pub struct DeltaStream {
+    kinds: &'static [Kind],
+    types: [TypeState; 4],
+    nonces: Nonces,
+}
+
+impl DeltaStream {
+    /// A stream that serves `kinds`: all of them in order (ADS), or one.
+    pub fn new(kinds: &'static [Kind]) -> Self {
+        Self { kinds, types: Default::default(), nonces: Nonces::default() }
+    }
+
+    fn state(&mut self, kind: Kind) -> &mut TypeState {
+        let [clusters, endpoints, listeners, routes] = &mut self.types;
+        match kind {
+            Kind::Cluster => clusters,
+            Kind::Endpoints => endpoints,
+            Kind::Listener => listeners,
+            Kind::Route => routes,
+        }
+    }
+
+    /// Takes a request. A type that is not served is ignored: Envoys ask for more than they need.
+    pub fn on_request(&mut self, request: &DeltaRequest) -> Result<Verdict, Refusal> {
+        let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.kinds.contains(kind));
+        let Some(kind) = kind else { return Ok(Verdict::None) };
+        let state = self.state(kind);
+        let verdict = state.settle(kind, request);
+        state.subscribe(kind, request)?;
+        state.quiet_for = None;
+        Ok(verdict)
+    }
+
+    /// The next response that `snapshot` calls for, if any.
+    pub fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
+        let kinds = self.kinds;
+        kinds.iter().find_map(|kind| self.updates(*kind, snapshot)).or_else(|| {
+            let order = [Kind::Listener, Kind::Route, Kind::Endpoints, Kind::Cluster];
+            order
+                .into_iter()
+                .filter(|kind| kinds.contains(kind))
+                .find_map(|kind| self.removals(kind, snapshot))
+        })
+    }
+
+    /// New and changed resources of one type.
+    fn updates(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
+        let set = snapshot.set(kind);
+        let state = self.state(kind);
+        if !state.subscription.asked || state.is_quiet(set) {
+            return None;
+        }
+        let mut due = state.due(set);
+        if kind == Kind::Endpoints {
+            due.resources.truncate(1); // one cluster per message: a refusal isolates itself
+        }
+        let answer =
+            state.owes_answer && due.removed.is_empty() && !due.withheld && state.in_flight.is_empty();
+        if due.resources.is_empty() && !answer {
+            if due.removed.is_empty() {
+                state.quiet_for = Some(set.clone());
+            }
+            return None;
+        }
+        if kind == Kind::Cluster {
+            self.resend_endpoints(&due.resources);
+        }
+        Some(self.send(kind, due.resources, Vec::new(), set))
+    }
+
+    /// Envoy waits for a changed cluster's endpoints without asking for them: they follow although they are the same.
+    fn resend_endpoints(&mut self, clusters: &[Arc<Resource>]) {
+        let endpoints = self.state(Kind::Endpoints);
+        for cluster in clusters {
+            endpoints.held.remove(&cluster.name);
+        }
+        endpoints.quiet_for = None;
+    }
+
+    /// Resources of one type that are gone. Clusters and routes go only when no other type that may refer to them
+    /// has anything under way.
+    fn removals(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
+        let referred_to = match kind {
+            Kind::Cluster => {
+                !self.state(Kind::Listener).in_flight.is_empty()
+                    || !self.state(Kind::Route).in_flight.is_empty()
+            }
+            Kind::Route => !self.state(Kind::Listener).in_flight.is_empty(),
+            Kind::Endpoints | Kind::Listener => false,
+        };
+        let set = snapshot.set(kind);
+        let state = self.state(kind);
+        if referred_to || !state.subscription.asked || state.is_quiet(set) {
+            return None;
+        }
+        let due = state.due(set);
+        if due.removed.is_empty() {
+            return None;
+        }
+        Some(self.send(kind, Vec::new(), due.removed, set))
+    }
+
+    fn send(
+        &mut self,
+        kind: Kind,
+        resources: Vec<Arc<Resource>>,
+        removed: Vec<Arc<str>>,
+        set: &ResourceSet,
+    ) -> Response {
+        let nonce = self.nonces.next();
+        let state = self.state(kind);
+        state.owes_answer = false;
+        state.quiet_for = None;
+        for resource in &resources {
+            state.held.insert(resource.name.clone(), Held::Version(resource.version.clone()));
+            state.busy.insert(resource.name.clone());
+        }
+        for name in &removed {
+            // Remember it only where the client still asks for the name; a wildcard has no memory of it.
+            if state.subscription.names.contains(name) {
+                state.held.insert(name.clone(), Held::Nothing);
+            } else {
+                state.held.remove(name);
+            }
+            state.busy.insert(name.clone());
+        }
+        let sent = Sent { resources: resources.clone(), removed: removed.clone() };
+        state.in_flight.insert(nonce.clone(), sent);
+        let version = ResourceSet::version_of(set.resources.values()).to_string();
+        Response { kind, delta: true, nonce, version, resources, removed }
+    }
+}
+
+impl TypeState {
+    fn is_quiet(&self, set: &Arc<ResourceSet>) -> bool {
+        self.quiet_for.as_ref().is_some_and(|quiet| Arc::ptr_eq(quiet, set))
+    }
+
+    /// Takes the ACK or NACK in a request. An unknown nonce settles nothing.
+    fn settle(&mut self, kind: Kind, request: &DeltaRequest) -> Verdict {
+        let Some(sent) = self.in_flight.remove(&request.response_nonce) else { return Verdict::None };
+        for name in sent.resources.iter().map(|r| &r.name).chain(&sent.removed) {
+            self.busy.remove(name);
+        }
+        let Some(error) = &request.error_detail else {
+            for resource in &sent.resources {
+                self.parked.remove(&resource.name);
+            }
+            return Verdict::Acked(kind, sent.resources);
+        };
+        for resource in &sent.resources {
+            // What the client holds now is unknown: Envoy may have taken a part of the message.
+            self.held.remove(&resource.name);
+            self.parked.insert(resource.name.clone(), resource.version.clone());
+        }
+        Verdict::Nacked(kind, sent.resources, nack_text(&error.message))
+    }
+
+    fn subscribe(&mut self, kind: Kind, request: &DeltaRequest) -> Result<(), Refusal> {
+        let first = !self.subscription.asked;
+        let (add, drop) = (&request.resource_names_subscribe, &request.resource_names_unsubscribe);
+        let dropped = self.subscription.change(kind, add, drop)?;
+        if first {
+            self.owes_answer = true;
+            check(kind, request.initial_resource_versions.len())?;
+            for (name, version) in &request.initial_resource_versions {
+                self.held.insert(name.as_str().into(), Held::Version(version.as_str().into()));
+            }
+        } else {
+            for name in add {
+                self.held.remove(name.as_str()); // asked for again: the client has dropped it
+            }
+        }
+        for name in dropped {
+            if !self.subscription.wildcard {
+                self.held.remove(&name);
+            }
+        }
+        if !self.subscription.wildcard {
+            let subscription = &self.subscription;
+            self.held.retain(|name, _| subscription.wants(name));
+        }
+        Ok(())
+    }
+
+    /// Compares what the client holds with what it wants and there is.
+    fn due(&self, set: &ResourceSet) -> Due {
+        let mut due = Due::default();
+        let wildcard = self.subscription.wildcard;
+        let all = wildcard.then_some(set.resources.values()).into_iter().flatten();
+        let named = (!wildcard).then_some(&self.subscription.names).into_iter().flatten();
+        let named = named.filter_map(|name| set.resources.get(name));
+        due.resources.extend(all.chain(named).filter(|r| self.needs(r)).cloned());
+        for name in &self.subscription.names {
+            if set.withheld.contains(name) {
+                due.withheld = true;
+            } else if !set.resources.contains_key(name)
+                && self.held.get(name) != Some(&Held::Nothing)
+                && !self.busy.contains(name)
+            {
+                due.removed.push(name.clone());
+            }
+        }
+        for (name, held) in &self.held {
+            let gone = !set.resources.contains_key(name) && !set.withheld.contains(name);
+            let told = *held == Held::Nothing || self.busy.contains(name);
+            if gone && !told && !self.subscription.names.contains(name) {
+                due.removed.push(name.clone());
+            }
+        }
+        due
+    }
+
+    fn needs(&self, resource: &Resource) -> bool {
+        let name = &resource.name;
+        let held = matches!(self.held.get(name), Some(Held::Version(v)) if *v == resource.version);
+        let parked = self.parked.get(name) == Some(&resource.version);
+        !held && !parked && !self.busy.contains(name)
+    }
+}

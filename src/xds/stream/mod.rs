@@ -1,0 +1,90 @@
+//! The xDS protocol of one stream, without a socket.
+//!
+//! Pure: no I/O. [`SotwStream`] and [`DeltaStream`] take requests and are asked for the next response against a
+//! snapshot; the shell around them sends it. They are *pulled*: nothing is queued, so a slow client gets the newest
+//! state and only that. Between a response and its ACK or NACK the same content is not sent again (delta: per
+//! resource; SotW: per type).
+//!
+//! Order on an aggregated stream is make before break: clusters, their endpoints, listeners, routes; removals of
+//! what others may refer to come last, when nothing that could still refer to it is under way.
+
+mod delta;
+mod sotw;
+mod subscription;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use delta::DeltaStream;
+pub use sotw::SotwStream;
+
+use crate::snapshot::{Kind, Resource};
+
+/// A response to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Response {
+    /// Its type.
+    pub kind: Kind,
+    /// True in the incremental variant.
+    pub delta: bool,
+    /// Unique within the stream, rising.
+    pub nonce: String,
+    /// Version of the response as a whole.
+    pub version: String,
+    /// New and changed resources (SotW clusters and listeners: all of them).
+    pub resources: Vec<Arc<Resource>>,
+    /// Names that are gone; delta only.
+    pub removed: Vec<Arc<str>>,
+}
+
+/// What a request told us about an earlier response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing.
+    None,
+    /// The client has taken these resources.
+    Acked(Kind, Vec<Arc<Resource>>),
+    /// The client has refused these resources, with its words. They are not sent again until they change.
+    Nacked(Kind, Vec<Arc<Resource>>, Arc<str>),
+}
+
+/// Why a stream cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A peer that names more resources than any fleet has is broken or hostile.
+    #[error("{names} resource names of {kind} on one stream; at most {limit} are accepted", kind = .kind.as_str())]
+    TooManyNames {
+        /// The type.
+        kind: Kind,
+        /// How many it would be.
+        names: usize,
+        /// How many are accepted.
+        limit: usize,
+    },
+}
+
+/// Most names that one stream may ask for, per type.
+pub const MAX_NAMES: usize = 100_000;
+
+/// Longest client message kept of a NACK, in bytes; Envoy's may be many pages.
+const MAX_NACK_TEXT: usize = 2048;
+
+fn nack_text(message: &str) -> Arc<str> {
+    let mut end = message.len().min(MAX_NACK_TEXT);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    message.get(..end).unwrap_or_default().into()
+}
+
+/// Counts the nonces of a stream.
+#[derive(Debug, Default)]
+struct Nonces(u64);
+
+impl Nonces {
+    fn next(&mut self) -> String {
+        self.0 += 1;
+        self.0.to_string()
+    }
+}

@@ -1,0 +1,227 @@
+//! The state-of-the-world variant.
+//!
+//! Pure: no I/O. A response with clusters or listeners carries all of them: leaving one out deletes it. Endpoints and
+//! routes may be sent alone; what is left out is kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::subscription::Subscription;
+use super::{Nonces, Refusal, Response, Verdict, nack_text};
+use crate::model::ContentHash;
+use crate::snapshot::{Kind, Resource, ResourceSet, Snapshot};
+use crate::xds::wire::SotwRequest;
+
+type Resources = BTreeMap<Arc<str>, Arc<Resource>>;
+
+/// A response that has not been acknowledged.
+#[derive(Debug)]
+struct Sent {
+    nonce: String,
+    resources: Vec<Arc<Resource>>,
+    /// What the client held before it.
+    before: Resources,
+}
+
+#[derive(Debug, Default)]
+struct TypeState {
+    subscription: Subscription,
+    /// A request without a nonce is always answered.
+    owes_answer: bool,
+    /// What the client holds, as far as it has been sent and not refused.
+    held: Resources,
+    in_flight: Option<Sent>,
+    /// Clusters, listeners: the set that the client refused. It names none, and omitting one would delete it.
+    parked_set: Option<ContentHash>,
+    /// Endpoints, routes: versions that the client refused, by name.
+    parked: BTreeMap<Arc<str>, Arc<str>>,
+    /// The set that was last found to need nothing. `None` after anything that may change that.
+    quiet_for: Option<Arc<ResourceSet>>,
+}
+
+/// The protocol state of one state-of-the-world stream.
+#[derive(Debug)]
+pub struct SotwStream {
+    kinds: &'static [Kind],
+    types: [TypeState; 4],
+    nonces: Nonces,
+}
+
+impl SotwStream {
+    /// A stream that serves `kinds`: all of them in order (ADS), or one.
+    pub fn new(kinds: &'static [Kind]) -> Self {
+        Self { kinds, types: Default::default(), nonces: Nonces::default() }
+    }
+
+    fn state(&mut self, kind: Kind) -> &mut TypeState {
+        let [clusters, endpoints, listeners, routes] = &mut self.types;
+        match kind {
+            Kind::Cluster => clusters,
+            Kind::Endpoints => endpoints,
+            Kind::Listener => listeners,
+            Kind::Route => routes,
+        }
+    }
+
+    /// Takes a request. A type that is not served is ignored.
+    pub fn on_request(&mut self, request: &SotwRequest) -> Result<Verdict, Refusal> {
+        let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.kinds.contains(kind));
+        let Some(kind) = kind else { return Ok(Verdict::None) };
+        self.state(kind).on_request(kind, request)
+    }
+
+    /// The next response that `snapshot` calls for, if any.
+    pub fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
+        let kinds = self.kinds;
+        if let Some(response) = kinds.iter().find_map(|kind| self.next_of(*kind, snapshot, false)) {
+            return Some(response);
+        }
+        let referring = [Kind::Listener, Kind::Route];
+        if referring.iter().any(|kind| self.state(*kind).in_flight.is_some()) {
+            return None;
+        }
+        kinds.contains(&Kind::Cluster).then(|| self.next_of(Kind::Cluster, snapshot, true)).flatten()
+    }
+
+    /// `exact` leaves removed clusters out; otherwise they linger until nothing can refer to them.
+    fn next_of(&mut self, kind: Kind, snapshot: &Snapshot, exact: bool) -> Option<Response> {
+        let set = snapshot.set(kind);
+        let state = self.state(kind);
+        let quiet = state.quiet_for.as_ref().is_some_and(|quiet| Arc::ptr_eq(quiet, set));
+        if quiet || !state.subscription.asked || state.in_flight.is_some() {
+            return None;
+        }
+        let linger = kind == Kind::Cluster && !exact;
+        let due = match kind {
+            Kind::Cluster | Kind::Listener => state.due_whole(set, linger),
+            Kind::Endpoints | Kind::Route => state.due_parts(set),
+        };
+        let Some(resources) = due else {
+            state.quiet_for = (!linger).then(|| set.clone());
+            return None;
+        };
+        if kind == Kind::Cluster {
+            self.resend_endpoints(&resources);
+        }
+        Some(self.send(kind, resources))
+    }
+
+    /// Envoy waits for a changed cluster's endpoints: they follow although they are the same.
+    fn resend_endpoints(&mut self, clusters: &[Arc<Resource>]) {
+        let held = &self.state(Kind::Cluster).held;
+        let same = |c: &&Arc<Resource>| held.get(&c.name).is_some_and(|h| h.version == c.version);
+        let changed: Vec<_> = clusters.iter().filter(|c| !same(c)).map(|c| c.name.clone()).collect();
+        let endpoints = self.state(Kind::Endpoints);
+        for name in changed {
+            endpoints.held.remove(&name);
+        }
+        endpoints.quiet_for = None;
+    }
+
+    fn send(&mut self, kind: Kind, resources: Vec<Arc<Resource>>) -> Response {
+        let nonce = self.nonces.next();
+        let state = self.state(kind);
+        let before = state.held.clone();
+        if kind.has_wildcard() {
+            state.held.clear();
+        }
+        state.held.extend(resources.iter().map(|r| (r.name.clone(), r.clone())));
+        state.owes_answer = false;
+        state.quiet_for = None;
+        state.in_flight = Some(Sent { nonce: nonce.clone(), resources: resources.clone(), before });
+        let version = ResourceSet::version_of(state.held.values()).to_string();
+        Response { kind, delta: false, nonce, version, resources, removed: Vec::new() }
+    }
+}
+
+impl TypeState {
+    fn on_request(&mut self, kind: Kind, request: &SotwRequest) -> Result<Verdict, Refusal> {
+        self.quiet_for = None;
+        let mut verdict = Verdict::None;
+        let acknowledged = self.in_flight.take_if(|sent| sent.nonce == request.response_nonce);
+        let settles = acknowledged.is_some();
+        if let Some(sent) = acknowledged {
+            verdict = self.settle(kind, sent, request);
+        }
+        let names_before = (self.subscription.wildcard, self.subscription.names.clone());
+        self.subscription.replace(kind, &request.resource_names)?;
+        let changed = names_before != (self.subscription.wildcard, self.subscription.names.clone());
+        let subscription = &self.subscription;
+        self.held.retain(|name, _| subscription.wants(name));
+        if request.response_nonce.is_empty() {
+            // A (re)subscription from scratch: the client shows no sign of holding anything of this stream.
+            self.owes_answer = true;
+            self.held.clear();
+            self.in_flight = None;
+        } else if changed && !settles {
+            // Some clients never acknowledge a response they ignored. A changed subscription is honoured all the
+            // same; what is under way is taken for lost.
+            self.in_flight = None;
+        }
+        Ok(verdict)
+    }
+
+    /// An ACK and a NACK differ by `error_detail` alone.
+    fn settle(&mut self, kind: Kind, sent: Sent, request: &SotwRequest) -> Verdict {
+        let Some(error) = &request.error_detail else {
+            self.parked_set = None;
+            for resource in &sent.resources {
+                self.parked.remove(&resource.name);
+            }
+            return Verdict::Acked(kind, sent.resources);
+        };
+        if kind.has_wildcard() {
+            self.parked_set = Some(ResourceSet::version_of(&sent.resources));
+            self.held = sent.before;
+        } else {
+            for resource in &sent.resources {
+                self.held.remove(&resource.name);
+                self.parked.insert(resource.name.clone(), resource.version.clone());
+            }
+        }
+        Verdict::Nacked(kind, sent.resources, nack_text(&error.message))
+    }
+
+    /// All resources, if they differ from what the client holds. With `linger`, removed ones stay listed.
+    fn due_whole(&self, set: &ResourceSet, linger: bool) -> Option<Vec<Arc<Resource>>> {
+        if set.withheld.iter().any(|name| self.subscription.wants(name)) {
+            return None; // leaving it out would delete it
+        }
+        let mut wanted: Resources = set
+            .resources
+            .iter()
+            .filter(|(name, _)| self.subscription.wants(name))
+            .map(|(name, resource)| (name.clone(), resource.clone()))
+            .collect();
+        if linger {
+            for (name, old) in &self.held {
+                wanted.entry(name.clone()).or_insert_with(|| old.clone());
+            }
+        }
+        let same = wanted.len() == self.held.len()
+            && wanted.iter().all(|(name, r)| self.held.get(name).is_some_and(|h| h.version == r.version));
+        if same && !self.owes_answer {
+            return None;
+        }
+        if self.parked_set.is_some_and(|parked| parked == ResourceSet::version_of(wanted.values())) {
+            return None;
+        }
+        Some(wanted.into_values().collect())
+    }
+
+    /// The resources that the client does not hold in their present version.
+    fn due_parts(&self, set: &ResourceSet) -> Option<Vec<Arc<Resource>>> {
+        let due: Vec<_> = self
+            .subscription
+            .names
+            .iter()
+            .filter_map(|name| set.resources.get(name))
+            .filter(|r| self.held.get(&r.name).is_none_or(|held| held.version != r.version))
+            .filter(|r| self.parked.get(&r.name) != Some(&r.version))
+            .cloned()
+            .collect();
+        let withheld = self.subscription.names.iter().any(|name| set.withheld.contains(name));
+        let answer = self.owes_answer && !withheld && !self.subscription.names.is_empty();
+        (!due.is_empty() || answer).then_some(due)
+    }
+}

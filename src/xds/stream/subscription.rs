@@ -1,0 +1,78 @@
+//! What a client wants of one type.
+//!
+//! Pure: no I/O. The rules are the xDS protocol's ("How the client specifies what resources to return"): a first
+//! request without names is a wildcard for clusters and listeners, `*` is one explicitly, and once a client has named
+//! anything, an empty list means nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{MAX_NAMES, Refusal};
+use crate::snapshot::Kind;
+
+const WILDCARD: &str = "*";
+
+/// Names and wildcard of one type on one stream.
+#[derive(Debug, Default)]
+pub(super) struct Subscription {
+    /// Everything there is.
+    pub(super) wildcard: bool,
+    /// Names asked for, besides.
+    pub(super) names: BTreeSet<Arc<str>>,
+    /// The client has asked for this type on this stream.
+    pub(super) asked: bool,
+    has_named: bool,
+}
+
+impl Subscription {
+    /// True if the client wants `name`.
+    pub(super) fn wants(&self, name: &str) -> bool {
+        self.wildcard || self.names.contains(name)
+    }
+
+    /// SotW: the request carries all names.
+    pub(super) fn replace(&mut self, kind: Kind, names: &[String]) -> Result<(), Refusal> {
+        check(kind, names.len())?;
+        let legacy = names.is_empty() && !self.has_named && kind.has_wildcard();
+        self.wildcard = legacy || names.iter().any(|n| n == WILDCARD);
+        self.names = names.iter().filter(|n| *n != WILDCARD).map(|n| Arc::from(n.as_str())).collect();
+        self.has_named |= !names.is_empty();
+        self.asked = true;
+        Ok(())
+    }
+
+    /// Delta: the request carries what is added and what is dropped. Returns the names that were dropped.
+    pub(super) fn change(
+        &mut self,
+        kind: Kind,
+        add: &[String],
+        drop: &[String],
+    ) -> Result<Vec<Arc<str>>, Refusal> {
+        if !self.asked && add.is_empty() && kind.has_wildcard() {
+            self.wildcard = true;
+        }
+        self.asked = true;
+        for name in add {
+            if name == WILDCARD {
+                self.wildcard = true;
+            } else {
+                self.names.insert(name.as_str().into());
+            }
+        }
+        check(kind, self.names.len())?;
+        let mut dropped = Vec::new();
+        for name in drop {
+            if name == WILDCARD {
+                self.wildcard = false;
+            } else {
+                dropped.extend(self.names.take(name.as_str()));
+            }
+        }
+        Ok(dropped)
+    }
+}
+
+/// Refuses more names than [`MAX_NAMES`].
+pub(super) const fn check(kind: Kind, names: usize) -> Result<(), Refusal> {
+    if names > MAX_NAMES { Err(Refusal::TooManyNames { kind, names, limit: MAX_NAMES }) } else { Ok(()) }
+}
