@@ -124,8 +124,8 @@ impl Engine {
     /// Time passed.
     pub fn apply_tick(&mut self, now: MonoTime) -> Effects {
         let mut turn = Turn::default();
-        turn.touched
-            .extend(self.pools.iter().filter(|(_, pool)| !pool.decided).map(|(name, _)| name.clone()));
+        let open = self.pools.iter().filter(|(_, pool)| pool.standing != Standing::Decided);
+        turn.touched.extend(open.map(|(name, _)| name.clone()));
         self.finish(turn, now)
     }
 

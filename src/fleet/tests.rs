@@ -4,7 +4,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::{Effects, Engine};
-use crate::config::{Cluster, Config};
+use crate::config::Config;
 use crate::model::{
     Chunk, ChunkKey, Detail, Event, Instance, MonoTime, Observation, Outcome, Plan, Role, Serve, SourceView,
     Standing,

@@ -1,1 +1,12 @@
-//! (to be written)
+//! What tidegate says about itself: logs on stderr, and the root of the metrics.
+//!
+//! One [`Event`](crate::model::Event) makes one log line and one count, here and nowhere else, so that the two agree.
+//! Rooms with metrics of their own register them into the registry that `app` passes down. Called by `app`.
+
+mod events;
+mod logging;
+mod metrics;
+
+pub use events::follow;
+pub use logging::{LogFormat, init_logging};
+pub use metrics::{FleetMetrics, registry};
