@@ -1,1 +1,223 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use prost::Message;
+
+use super::{Kind, Resource, Snapshot};
+use crate::config::{Config, Listener, Route};
+use crate::model::{
+    ClusterPlan, Detail, Entry, ListenerName, Locality, MonoTime, Outcome, Plan, Reason, Role, Serve,
+    Standing,
+};
+use crate::pb::envoy::config::cluster::v3::Cluster;
+use crate::pb::envoy::config::core::v3::HealthStatus;
+use crate::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, lb_endpoint::HostIdentifier};
+use crate::pb::envoy::config::route::v3::{RouteConfiguration, route};
+use crate::testing::model::{cluster, cluster_name, config, instance, ms};
+
+fn entry(id: &str, port: u16, serve: Serve) -> Arc<Entry> {
+    let i = instance(id, port);
+    let reason = Reason::Failing(Role::Readiness, Outcome::Timeout, Detail::None);
+    Arc::new(Entry { id: i.id, address: i.address, locality: i.locality, weight: i.weight, serve, reason })
+}
+
+fn plan(generation: u64, standing: Standing, entries: Vec<Arc<Entry>>) -> Plan {
+    let of_cluster = Arc::new(ClusterPlan { generation, standing, entries });
+    Plan { generation, at: MonoTime::ZERO, clusters: [(cluster_name("c"), of_cluster)].into() }
+}
+
+fn of(ids: &[&str]) -> Config {
+    config([("c", cluster(ids.iter().zip(9000..).map(|(id, port)| instance(id, port))))])
+}
+
+fn decode<M: Message + Default>(resource: &Resource) -> M {
+    let mut any = resource.sotw_parts()[1].clone();
+    let any = crate::pb::google::protobuf::Any::decode(&mut any).unwrap();
+    M::decode(&*any.value).unwrap()
+}
+
+fn endpoints(snapshot: &Snapshot) -> Vec<(u32, i32, u32)> {
+    let cla: ClusterLoadAssignment = decode(&snapshot.set(Kind::Endpoints).resources["c"]);
+    let of = |e: &crate::pb::envoy::config::endpoint::v3::LbEndpoint| {
+        let Some(HostIdentifier::Endpoint(endpoint)) = &e.host_identifier else { panic!("{e:?}") };
+        let Some(crate::pb::envoy::config::core::v3::address::Address::SocketAddress(socket)) =
+            endpoint.address.as_ref().and_then(|a| a.address.as_ref())
+        else {
+            panic!("{e:?}")
+        };
+        let Some(crate::pb::envoy::config::core::v3::socket_address::PortSpecifier::PortValue(port)) =
+            socket.port_specifier
+        else {
+            panic!("{e:?}")
+        };
+        (port, e.health_status, e.load_balancing_weight.unwrap().value)
+    };
+    cla.endpoints.iter().flat_map(|l| l.lb_endpoints.iter().map(of)).collect()
+}
+
+#[test]
+fn each_state_is_told_as_the_design_says() {
+    let entries = vec![
+        entry("a", 1, Serve::Absent),
+        entry("b", 2, Serve::Healthy),
+        entry("c", 3, Serve::Degraded),
+        entry("d", 4, Serve::Unhealthy),
+        entry("e", 5, Serve::Draining),
+    ];
+    let snapshot = Snapshot::default().update(&of(&["a"]), &plan(1, Standing::Decided, entries));
+    let expected = [
+        (2, HealthStatus::Healthy as i32, 100),
+        (3, HealthStatus::Degraded as i32, 100),
+        (4, HealthStatus::Unhealthy as i32, 100),
+        (5, HealthStatus::Draining as i32, 100),
+    ];
+    assert_eq!(endpoints(&snapshot), expected);
+}
+
+#[test]
+fn a_cluster_carries_what_the_measurements_demand() {
+    let snapshot = Snapshot::default().update(
+        &of(&["a", "b"]),
+        &plan(1, Standing::Decided, vec![entry("a", 1, Serve::Healthy), entry("b", 2, Serve::Healthy)]),
+    );
+    let cds: Cluster = decode(&snapshot.set(Kind::Cluster).resources["c"]);
+    let lb = cds.common_lb_config.unwrap();
+    assert_eq!(lb.healthy_panic_threshold.unwrap().value, 0.0);
+    assert_eq!(lb.update_merge_window.unwrap(), crate::pb::google::protobuf::Duration::default());
+    assert!(cds.ignore_health_on_host_removal);
+    assert_eq!(cds.connect_timeout.unwrap().seconds, 1);
+    let eds = cds.eds_cluster_config.unwrap().eds_config.unwrap();
+    assert_eq!(eds.initial_fetch_timeout.unwrap().seconds, 1);
+    let bridge = cds.outlier_detection.unwrap();
+    assert!(bridge.split_external_local_origin_errors);
+    assert_eq!(bridge.consecutive_local_origin_failure.unwrap().value, 3);
+    assert_eq!(bridge.max_ejection_percent.unwrap().value, 50);
+    assert!(bridge.always_eject_one_host.unwrap().value);
+    for off in [
+        bridge.enforcing_consecutive_5xx,
+        bridge.enforcing_consecutive_gateway_failure,
+        bridge.enforcing_success_rate,
+        bridge.enforcing_local_origin_success_rate,
+    ] {
+        assert_eq!(off.unwrap().value, 0);
+    }
+    assert_eq!(cds.circuit_breakers.unwrap().thresholds[0].max_retries.unwrap().value, 10_000);
+}
+
+#[test]
+fn a_cluster_of_one_has_no_bridge() {
+    let snapshot = Snapshot::default()
+        .update(&of(&["a"]), &plan(1, Standing::Decided, vec![entry("a", 1, Serve::Healthy)]));
+    assert!(decode::<Cluster>(&snapshot.set(Kind::Cluster).resources["c"]).outlier_detection.is_none());
+}
+
+#[test]
+fn verdicts_never_change_a_byte_of_the_cluster() {
+    let config = of(&["a", "b"]);
+    let of_serve = |serve, standing| {
+        let entries = vec![entry("a", 1, serve), entry("b", 2, Serve::Healthy)];
+        let snapshot = Snapshot::default().update(&config, &plan(1, standing, entries));
+        snapshot.set(Kind::Cluster).resources["c"].version.clone()
+    };
+    let version = of_serve(Serve::Healthy, Standing::Decided);
+    for serve in [Serve::Absent, Serve::Degraded, Serve::Unhealthy, Serve::Draining] {
+        assert_eq!(of_serve(serve, Standing::Decided), version);
+    }
+    assert_eq!(
+        of_serve(Serve::Absent, Standing::Undecided),
+        version,
+        "nor does a restart before the first verdict"
+    );
+}
+
+#[test]
+fn flipping_health_alone_changes_the_version() {
+    let of_serve = |serve| {
+        let snapshot =
+            Snapshot::default().update(&of(&["a"]), &plan(1, Standing::Decided, vec![entry("a", 1, serve)]));
+        snapshot.set(Kind::Endpoints).resources["c"].version.clone()
+    };
+    assert_ne!(of_serve(Serve::Healthy), of_serve(Serve::Unhealthy));
+    assert_ne!(of_serve(Serve::Unhealthy), of_serve(Serve::Draining));
+}
+
+#[test]
+fn a_reason_alone_changes_no_version() {
+    let mut other = (*entry("a", 1, Serve::Healthy)).clone();
+    other.reason = Reason::Passing;
+    let first = Snapshot::default()
+        .update(&of(&["a"]), &plan(1, Standing::Decided, vec![entry("a", 1, Serve::Healthy)]));
+    let second = first.update(&of(&["a"]), &plan(2, Standing::Decided, vec![Arc::new(other)]));
+    let version = |s: &Snapshot| s.set(Kind::Endpoints).resources["c"].version.clone();
+    assert_eq!(version(&first), version(&second));
+}
+
+#[test]
+fn an_undecided_cluster_is_withheld_and_an_empty_one_is_sent_empty() {
+    let undecided = Snapshot::default()
+        .update(&of(&["a"]), &plan(1, Standing::Undecided, vec![entry("a", 1, Serve::Absent)]));
+    assert!(undecided.set(Kind::Endpoints).withheld.contains("c"));
+    assert!(undecided.set(Kind::Endpoints).resources.is_empty());
+    assert!(undecided.set(Kind::Cluster).resources.contains_key("c"));
+    let empty = undecided.update(&of(&[]), &plan(2, Standing::Decided, vec![]));
+    assert!(empty.set(Kind::Endpoints).withheld.is_empty());
+    assert_eq!(endpoints(&empty), []);
+}
+
+#[test]
+fn a_cluster_that_no_source_lists_is_neither_told_nor_called_gone() {
+    let snapshot = Snapshot::default().update(&of(&["a"]), &plan(1, Standing::Unlisted, vec![]));
+    for kind in [Kind::Cluster, Kind::Endpoints] {
+        assert!(snapshot.set(kind).withheld.contains("c"));
+        assert!(snapshot.set(kind).resources.is_empty());
+    }
+}
+
+#[test]
+fn localities_and_endpoints_are_sorted_and_an_address_is_listed_once() {
+    let mut zoned = (*entry("a", 1, Serve::Healthy)).clone();
+    zoned.locality = Locality { region: "eu".into(), zone: "b".into() };
+    let entries = vec![Arc::new(zoned), entry("b", 2, Serve::Healthy), entry("c", 2, Serve::Unhealthy)];
+    let snapshot = Snapshot::default().update(&of(&["a"]), &plan(1, Standing::Decided, entries));
+    let ports: Vec<_> = endpoints(&snapshot).into_iter().map(|(port, health, _)| (port, health)).collect();
+    assert_eq!(ports, [(2, HealthStatus::Healthy as i32), (1, HealthStatus::Healthy as i32)]);
+}
+
+#[test]
+fn what_does_not_change_is_taken_over_not_encoded_again() {
+    let config = of(&["a"]);
+    let first =
+        Snapshot::default().update(&config, &plan(1, Standing::Decided, vec![entry("a", 1, Serve::Healthy)]));
+    let second = first.update(&config, &plan(2, Standing::Decided, vec![entry("a", 1, Serve::Unhealthy)]));
+    assert!(Arc::ptr_eq(first.set(Kind::Cluster), second.set(Kind::Cluster)));
+    assert!(!Arc::ptr_eq(first.set(Kind::Endpoints), second.set(Kind::Endpoints)));
+}
+
+#[test]
+fn a_route_has_no_total_timeout_and_retries_only_what_never_arrived() {
+    let listener = Listener {
+        address: "127.0.0.1:8080".parse().unwrap(),
+        routes: vec![Route {
+            prefix: "/".into(),
+            cluster: cluster_name("c"),
+            timeout: ms(0),
+            idle_timeout: ms(300_000),
+            num_retries: 2,
+        }],
+    };
+    let listeners: BTreeMap<_, _> = [(ListenerName::new("in").unwrap(), Arc::new(listener))].into();
+    let config = Config { listeners, ..of(&["a"]) };
+    let snapshot =
+        Snapshot::default().update(&config, &plan(1, Standing::Decided, vec![entry("a", 1, Serve::Healthy)]));
+    let rds: RouteConfiguration = decode(&snapshot.set(Kind::Route).resources["in"]);
+    let Some(route::Action::Route(action)) = &rds.virtual_hosts[0].routes[0].action else {
+        panic!("{rds:?}")
+    };
+    assert_eq!(action.timeout, Some(crate::pb::google::protobuf::Duration::default()));
+    assert_eq!(action.idle_timeout.unwrap().seconds, 300);
+    assert_eq!(
+        action.retry_policy.as_ref().unwrap().retry_on,
+        "connect-failure,refused-stream,reset-before-request"
+    );
+    assert!(snapshot.set(Kind::Listener).resources.contains_key("in"));
+}

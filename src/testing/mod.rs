@@ -1,2 +1,3 @@
 //! Test doubles and builders, behind the feature `testing`.
 pub mod model;
+pub mod world;

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::parked::Parked;
 use super::subscription::{Subscription, check};
 use super::{Nonces, Refusal, Response, Verdict, nack_text};
 use crate::snapshot::{Kind, Resource, ResourceSet, Snapshot};
@@ -34,8 +35,7 @@ struct TypeState {
     in_flight: BTreeMap<String, Sent>,
     /// Names in `in_flight`.
     busy: BTreeSet<Arc<str>>,
-    /// Versions that the client refused, by name.
-    parked: BTreeMap<Arc<str>, Arc<str>>,
+    parked: Parked,
     /// The set that was last found to need nothing. `None` after anything that may change that.
     quiet_for: Option<Arc<ResourceSet>>,
 }
@@ -196,9 +196,6 @@ impl TypeState {
             self.busy.remove(name);
         }
         let Some(error) = &request.error_detail else {
-            for resource in &sent.resources {
-                self.parked.remove(&resource.name);
-            }
             return Verdict::Acked(kind, sent.resources);
         };
         for resource in &sent.resources {
@@ -267,7 +264,7 @@ impl TypeState {
     fn needs(&self, resource: &Resource) -> bool {
         let name = &resource.name;
         let held = matches!(self.held.get(name), Some(Held::Version(v)) if *v == resource.version);
-        let parked = self.parked.get(name) == Some(&resource.version);
+        let parked = self.parked.contains(name, &resource.version);
         !held && !parked && !self.busy.contains(name)
     }
 }

@@ -9,6 +9,7 @@
 //! what others may refer to come last, when nothing that could still refer to it is under way.
 
 mod delta;
+mod parked;
 mod sotw;
 mod subscription;
 #[cfg(test)]

@@ -6,13 +6,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::parked::Parked;
 use super::subscription::Subscription;
 use super::{Nonces, Refusal, Response, Verdict, nack_text};
-use crate::model::ContentHash;
 use crate::snapshot::{Kind, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::SotwRequest;
 
 type Resources = BTreeMap<Arc<str>, Arc<Resource>>;
+
+/// No resource has an empty name.
+const WHOLE_SET: &str = "";
 
 /// A response that has not been acknowledged.
 #[derive(Debug)]
@@ -31,10 +34,9 @@ struct TypeState {
     /// What the client holds, as far as it has been sent and not refused.
     held: Resources,
     in_flight: Option<Sent>,
-    /// Clusters, listeners: the set that the client refused. It names none, and omitting one would delete it.
-    parked_set: Option<ContentHash>,
-    /// Endpoints, routes: versions that the client refused, by name.
-    parked: BTreeMap<Arc<str>, Arc<str>>,
+    /// Endpoints, routes: by name. Clusters, listeners: the whole set under [`WHOLE_SET`], since a refusal names none
+    /// of them, and leaving one out would delete it.
+    parked: Parked,
     /// The set that was last found to need nothing. `None` after anything that may change that.
     quiet_for: Option<Arc<ResourceSet>>,
 }
@@ -164,14 +166,11 @@ impl TypeState {
     /// An ACK and a NACK differ by `error_detail` alone.
     fn settle(&mut self, kind: Kind, sent: Sent, request: &SotwRequest) -> Verdict {
         let Some(error) = &request.error_detail else {
-            self.parked_set = None;
-            for resource in &sent.resources {
-                self.parked.remove(&resource.name);
-            }
             return Verdict::Acked(kind, sent.resources);
         };
         if kind.has_wildcard() {
-            self.parked_set = Some(ResourceSet::version_of(&sent.resources));
+            let version = ResourceSet::version_of(&sent.resources).to_string();
+            self.parked.insert(WHOLE_SET.into(), version.into());
             self.held = sent.before;
         } else {
             for resource in &sent.resources {
@@ -203,7 +202,7 @@ impl TypeState {
         if same && !self.owes_answer {
             return None;
         }
-        if self.parked_set.is_some_and(|parked| parked == ResourceSet::version_of(wanted.values())) {
+        if self.parked.contains(WHOLE_SET, &ResourceSet::version_of(wanted.values()).to_string()) {
             return None;
         }
         Some(wanted.into_values().collect())
@@ -217,7 +216,7 @@ impl TypeState {
             .iter()
             .filter_map(|name| set.resources.get(name))
             .filter(|r| self.held.get(&r.name).is_none_or(|held| held.version != r.version))
-            .filter(|r| self.parked.get(&r.name) != Some(&r.version))
+            .filter(|r| !self.parked.contains(&r.name, &r.version))
             .cloned()
             .collect();
         let withheld = self.subscription.names.iter().any(|name| set.withheld.contains(name));
