@@ -7,20 +7,25 @@
 //! that owns its socket and whatever drives it: dropping the future is all it takes to be rid of both.
 //!
 //! ```text
+//! watch Catalog ─► timetable (pure) ─ Start ─► scheduler ─► ask ─┬─ tcp   ─┐
 //!                      ▲                        │  ▲             ├─ http1 ─┼─► dial
 //!                      └── how it ended ────────┘  └─ Answer ────┴─ h2c   ─┘
 //!                                               └─► mpsc Vec<Observation>
 //! ```
 //!
-//! [`ask`] is called by whoever wants a single question answered.
+//! [`run`] is called by `app`; [`ask`] also by whoever wants a single question answered.
 
 mod ask;
 mod dial;
 mod h2c;
 mod http;
 mod http1;
+mod metrics;
 mod rate;
+mod scheduler;
 mod tcp;
 pub mod timetable;
 
 pub use ask::{Answer, Ask, Kept, Question, Sockets, ask};
+pub use metrics::Metrics;
+pub use scheduler::{ProberCtx, run, run_with};
