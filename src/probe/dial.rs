@@ -29,7 +29,7 @@ pub(super) async fn dial(address: Address, trace: &mut Trace) -> Result<Wire, Fa
     }
     stream.set_nodelay(true).map_err(Failure::Io)?;
     trace.connected();
-    Ok(Wire { stream, heard: Arc::default(), closing: false })
+    Ok(Wire { stream, state: Arc::default() })
 }
 
 /// True if `error` tells about this machine and not about the peer: no descriptors, memory or ports, not allowed,
@@ -47,29 +47,53 @@ pub(super) fn is_local_fault(error: &io::Error) -> bool {
         )
 }
 
+/// What is under way on a [`Wire`], told by who uses it and by the wire itself.
+#[derive(Debug, Default)]
+pub(super) struct WireState {
+    heard: AtomicBool,
+    idle: AtomicBool,
+}
+
+impl WireState {
+    /// A question is about to be put.
+    pub(super) fn asking(&self) {
+        self.heard.store(false, Ordering::Relaxed);
+        self.idle.store(false, Ordering::Relaxed);
+    }
+
+    /// Its answer was read to the end.
+    pub(super) fn answered(&self) {
+        self.idle.store(true, Ordering::Relaxed);
+    }
+
+    /// True if a byte came after the question was put.
+    pub(super) fn was_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+}
+
 /// A probe's socket.
 ///
-/// One that is given up (deadline, cancelled, a `tcp` check's) is reset rather than closed: nothing that matters is
-/// under way on it, the peer learns at once that nobody waits, and the kernel keeps neither a `TIME_WAIT` entry for
-/// a minute nor an orphan retransmitting into a black hole. One that either side has ended properly is closed the
-/// ordinary way.
+/// One that is given up before an answer was read to its end (deadline, cancelled, a `tcp` check's) is reset rather
+/// than closed: nothing that matters is under way on it, the peer learns at once that nobody waits, and the kernel
+/// keeps neither a `TIME_WAIT` entry for a minute nor an orphan retransmitting into a black hole. Any other is closed
+/// the ordinary way: peers log resets.
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: TcpStream,
-    heard: Arc<AtomicBool>,
-    closing: bool,
+    state: Arc<WireState>,
 }
 
 impl Wire {
-    /// Becomes true with the first byte read.
-    pub(super) fn heard(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.heard)
+    /// Tells what is under way, also when the wire itself is in a protocol's hands.
+    pub(super) fn state(&self) -> Arc<WireState> {
+        Arc::clone(&self.state)
     }
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        if !self.closing {
+        if !self.state.idle.load(Ordering::Relaxed) {
             // Refused only if the socket is past caring.
             let _ = self.stream.set_zero_linger();
         }
@@ -84,12 +108,8 @@ impl AsyncRead for Wire {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if matches!(polled, Poll::Ready(Ok(()))) {
-            if buf.filled().len() > before {
-                self.heard.store(true, Ordering::Relaxed);
-            } else {
-                self.closing = true;
-            }
+        if matches!(polled, Poll::Ready(Ok(()))) && buf.filled().len() > before {
+            self.state.heard.store(true, Ordering::Relaxed);
         }
         polled
     }
@@ -117,7 +137,6 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.closing = true;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -13,7 +13,7 @@ use h2::{Reason, RecvStream};
 use http::Request;
 
 use super::ask::{Failure, Trace, Verdict};
-use super::dial::Wire;
+use super::dial::{Wire, WireState};
 use super::http::{MAX_BODY_BYTES, MAX_HEAD_BYTES, drive, judge, nudge};
 use crate::model::HttpCheck;
 
@@ -21,6 +21,7 @@ use crate::model::HttpCheck;
 pub(super) struct H2c {
     sender: SendRequest<Bytes>,
     line: Connection<Wire, Bytes>,
+    wire: Arc<WireState>,
     /// The line has ended and must not be polled again.
     ended: bool,
     /// The head of the answer to the last question came.
@@ -32,13 +33,14 @@ pub(super) struct H2c {
 impl H2c {
     /// Speaks HTTP/2 on `wire`, without waiting for the peer's settings.
     pub(super) async fn open(wire: Wire) -> Result<Self, Failure> {
+        let state = wire.state();
         let (sender, line) = Builder::new()
             .enable_push(false)
             .max_header_list_size(MAX_HEAD_BYTES)
             .handshake(wire)
             .await
             .map_err(failure)?;
-        Ok(Self { sender, line, ended: false, heard: false, cut: false })
+        Ok(Self { sender, line, wire: state, ended: false, heard: false, cut: false })
     }
 
     /// False if the connection cannot carry another question.
@@ -59,6 +61,7 @@ impl H2c {
         check: &HttpCheck,
         trace: &mut Trace,
     ) -> Result<Verdict, Failure> {
+        self.wire.asking();
         self.heard = false;
         self.cut = true;
         let mut sender = drive(&mut self.line, &mut self.ended, self.sender.clone().ready())
@@ -76,6 +79,9 @@ impl H2c {
         drive(&mut self.line, &mut self.ended, read_to_end(answer.into_body(), &mut self.cut))
             .await
             .ok_or_else(Failure::closed)??;
+        if !self.cut {
+            self.wire.answered();
+        }
         Ok(verdict)
     }
 

@@ -6,7 +6,6 @@
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::Request;
@@ -16,7 +15,7 @@ use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 
 use super::ask::{Failure, Trace, Verdict};
-use super::dial::Wire;
+use super::dial::{Wire, WireState};
 use super::http::{MAX_BODY_BYTES, MAX_HEAD_BYTES, drive, judge, nudge};
 use crate::model::HttpCheck;
 
@@ -29,8 +28,7 @@ pub(super) struct Http1 {
     line: Connection<TokioIo<Wire>, Empty<Bytes>>,
     /// The line has ended and must not be polled again.
     ended: bool,
-    /// A byte was read since the last question was put.
-    heard: Arc<AtomicBool>,
+    wire: Arc<WireState>,
     /// The last answer was not read to its end.
     cut: bool,
 }
@@ -38,14 +36,14 @@ pub(super) struct Http1 {
 impl Http1 {
     /// Speaks HTTP/1.1 on `wire`. Nothing is sent yet.
     pub(super) async fn open(wire: Wire) -> Result<Self, Failure> {
-        let heard = wire.heard();
+        let state = wire.state();
         let (sender, line) = Builder::new()
             .max_header_size(MAX_HEAD_BYTES as usize)
             .max_buf_size(MAX_BUFFER_BYTES)
             .handshake(TokioIo::new(wire))
             .await
             .map_err(|e| failure(&e))?;
-        Ok(Self { sender, line, ended: false, heard, cut: false })
+        Ok(Self { sender, line, ended: false, wire: state, cut: false })
     }
 
     /// False if the connection cannot carry another question.
@@ -56,7 +54,7 @@ impl Http1 {
 
     /// True if a byte came after the last question.
     pub(super) fn was_heard(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
+        self.wire.was_heard()
     }
 
     /// Puts the question and reads the answer.
@@ -66,7 +64,7 @@ impl Http1 {
         check: &HttpCheck,
         trace: &mut Trace,
     ) -> Result<Verdict, Failure> {
-        self.heard.store(false, Ordering::Relaxed);
+        self.wire.asking();
         let answer = self.sender.send_request(request);
         let answer = drive(&mut self.line, &mut self.ended, answer)
             .await
@@ -78,6 +76,9 @@ impl Http1 {
         drive(&mut self.line, &mut self.ended, read_to_end(answer.into_body(), &mut self.cut))
             .await
             .ok_or_else(Failure::closed)??;
+        if !self.cut {
+            self.wire.answered();
+        }
         Ok(verdict)
     }
 
