@@ -6,6 +6,9 @@
 mod answers;
 mod fakes;
 mod keepalive;
+mod leaks;
+mod protocols;
+mod schedule;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -13,8 +16,8 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::model::{
-    Address, Catalog, Check, CheckKind, Checks, ClusterName, Epoch, HttpCheck, HttpProtocol, InstanceId, InstanceKey,
-    MinFailingTime, Phase, Role, Target,
+    Address, Catalog, Check, CheckKind, Checks, ClusterName, Epoch, HttpCheck, HttpProtocol, InstanceId,
+    InstanceKey, MinFailingTime, Phase, Role, Target,
 };
 use tidegate::probe::{self, Answer, Kept, Question};
 

@@ -117,7 +117,10 @@ async fn a_connection_that_breaks_before_the_end_is_unreachable() {
         (vec![Step::Reset], Stage::Headers),
         (vec![say("HTTP/1.1 200 OK\r\ncont"), Step::Close], Stage::Headers),
         (vec![say("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhal"), Step::Close], Stage::Body),
-        (vec![say("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhal"), Step::Close], Stage::Body),
+        (
+            vec![say("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhal"), Step::Close],
+            Stage::Body,
+        ),
     ] {
         let fake = Fake::always(steps.clone()).await;
         let answer = ask(fake.address, http(H1), PATIENCE).await;

@@ -115,7 +115,7 @@ async fn serve<F: Fn(Moment) -> Vec<Step>>(
                     return;
                 }
                 Step::Hang => {
-                    let _ = stream.read(&mut [0; 1024]).await;
+                    while stream.read(&mut [0; 1024]).await.is_ok_and(|n| n > 0) {}
                     return;
                 }
             };
@@ -159,7 +159,8 @@ impl BlackHole {
         let listener = socket.listen(1).unwrap();
         let at: SocketAddr = listener.local_addr().unwrap();
         let mut fill = Vec::new();
-        while let Ok(entered) = tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(at)).await {
+        while let Ok(entered) = tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(at)).await
+        {
             fill.push(entered.unwrap());
             assert!(fill.len() < 100, "the queue does not fill up");
         }

@@ -23,7 +23,8 @@ async fn a_kept_connection_carries_every_following_question() {
 
 /// Closes in the way of `end` at the moment that the second question of a connection has arrived.
 async fn race(end: Step) -> usize {
-    let fake = Fake::http1(move |moment| if moment.request == 0 { vec![ok()] } else { vec![end.clone()] }).await;
+    let fake =
+        Fake::http1(move |moment| if moment.request == 0 { vec![ok()] } else { vec![end.clone()] }).await;
     let (mut kept, mut retries) = (None, 0);
     for round in 0..ROUNDS {
         let (answer, next) = ask_kept(fake.address, http(H1), PATIENCE, kept).await;
@@ -74,7 +75,8 @@ async fn case_148_the_same_on_a_fresh_connection_is_a_failure() {
 #[tokio::test]
 async fn the_second_try_is_the_last_one() {
     let fake =
-        Fake::http1(|m| if m.connection == 0 && m.request == 0 { vec![ok()] } else { vec![Step::Close] }).await;
+        Fake::http1(|m| if m.connection == 0 && m.request == 0 { vec![ok()] } else { vec![Step::Close] })
+            .await;
     let (_, kept) = ask_kept(fake.address, http(H1), PATIENCE, None).await;
     let (answer, kept) = ask_kept(fake.address, http(H1), PATIENCE, kept).await;
     assert_eq!((answer.outcome, answer.fresh, answer.retried), (Outcome::Unreachable, true, true));
@@ -84,7 +86,8 @@ async fn the_second_try_is_the_last_one() {
 
 #[tokio::test]
 async fn a_kept_connection_that_breaks_within_the_answer_is_a_failure() {
-    let fake = Fake::http1(|m| if m.request == 0 { vec![ok()] } else { vec![say("HTTP/1.1 2"), Step::Close] }).await;
+    let fake =
+        Fake::http1(|m| if m.request == 0 { vec![ok()] } else { vec![say("HTTP/1.1 2"), Step::Close] }).await;
     let (_, kept) = ask_kept(fake.address, http(H1), PATIENCE, None).await;
     let (answer, _) = ask_kept(fake.address, http(H1), PATIENCE, kept).await;
     assert_eq!((answer.outcome, answer.fresh, answer.retried), (Outcome::Unreachable, false, false));
