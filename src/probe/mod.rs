@@ -1,6 +1,6 @@
 //! The prober: asks every instance its configured questions and reports what it saw.
 //!
-//! It keeps to a [timetable](timetable) that it draws up from the [`Catalog`](crate::model::Catalog), and sends
+//! It keeps to a [`timetable`] that it draws up from the [`Catalog`](crate::model::Catalog), and sends
 //! [`Observation`](crate::model::Observation)s, one `Vec` per turn. It never judges an instance (that is `health`),
 //! never counts or remembers outcomes beyond the pace of the next probe, never follows a redirect, and never blames
 //! an instance for a fault of its own ([`Outcome::Unknown`](crate::model::Outcome::Unknown)). A probe is one future
