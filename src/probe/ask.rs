@@ -1,0 +1,298 @@
+//! One question to one address, from the first packet to the verdict on the answer.
+//!
+//! It keeps the deadline and the stage timings, and turns every way a probe can end into an outcome with its
+//! evidence. It does not know when to ask or whether to ask again: the scheduler does. Called by the scheduler
+//! through [`Ask`], and directly by commands that put a single question.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout_at;
+
+use super::{dial, h2c, http, http1, tcp};
+use crate::clock::Clock;
+use crate::model::{Address, Check, CheckKind, Detail, MonoTime, Outcome, Role, Stage, Target, Timings};
+
+/// A deadline noticed this much too late says that this process stood still, not that the peer did.
+const STALLED: Duration = Duration::from_millis(500);
+
+/// One question.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// What to ask and how to read the answer. Its own deadlines are not looked at.
+    pub check: &'a Check,
+    /// Whom.
+    pub address: Address,
+    /// The deadline, connect to end.
+    pub timeout: Duration,
+}
+
+/// What came of a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// When the probe began.
+    pub started: MonoTime,
+    /// When it ended.
+    pub ended: MonoTime,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why.
+    pub detail: Detail,
+    /// Stage timings.
+    pub timings: Timings,
+    /// True if it was made on a connection of its own.
+    pub fresh: bool,
+    /// True if a kept connection turned out dead before any byte of the answer, and the question was put once more
+    /// on a fresh one.
+    pub retried: bool,
+}
+
+/// A connection kept for the next question to the same address. Nothing drives it in between; dropping it closes it.
+pub struct Kept(pub(super) Connection);
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Connection::Http1(_) => "Kept(http1)",
+            Connection::H2c(_) => "Kept(h2c)",
+        })
+    }
+}
+
+/// An HTTP connection, not spawned.
+pub(super) enum Connection {
+    /// HTTP/1.1.
+    Http1(Box<http1::Http1>),
+    /// HTTP/2.
+    H2c(Box<h2c::H2c>),
+}
+
+/// The way a scheduler has its questions answered. Tests put a script here.
+pub trait Ask: Clone + Send + 'static {
+    /// What is kept between two questions to one target.
+    type Kept: Send + 'static;
+
+    /// Puts `role`'s question to `target`, by `timeout`. Dropping the future must undo everything.
+    fn ask(
+        &self,
+        target: &Target,
+        role: Role,
+        timeout: Duration,
+        kept: Option<Self::Kept>,
+    ) -> impl Future<Output = (Answer, Option<Self::Kept>)> + Send;
+}
+
+/// Asks over real sockets.
+#[derive(Debug, Clone, Copy)]
+pub struct Sockets {
+    /// Tells how long things take.
+    pub clock: Clock,
+}
+
+impl Ask for Sockets {
+    type Kept = Kept;
+
+    async fn ask(
+        &self,
+        target: &Target,
+        role: Role,
+        timeout: Duration,
+        kept: Option<Kept>,
+    ) -> (Answer, Option<Kept>) {
+        // Only a configured role is ever asked; without a check, the question is ours to get right.
+        let check = target.checks.get(role).unwrap_or(&target.checks.readiness);
+        ask(self.clock, Question { check, address: target.address, timeout }, kept).await
+    }
+}
+
+/// Puts one question, on `kept` if that is a living connection of the right kind, and gives back what to keep.
+///
+/// Ends at the deadline at the latest; dropped earlier, it leaves nothing behind.
+pub async fn ask(clock: Clock, question: Question<'_>, kept: Option<Kept>) -> (Answer, Option<Kept>) {
+    let mut trace = Trace::start(clock);
+    let deadline = clock.instant(trace.started + question.timeout);
+    let result = timeout_at(deadline, put(&question, kept, &mut trace)).await;
+    let total = trace.elapsed();
+    let (verdict, kept) = match result {
+        Ok(Ok((verdict, kept))) => (verdict, kept),
+        Ok(Err(failure)) => (trace.denied.take().unwrap_or_else(|| failure.verdict(trace.stage)), None),
+        Err(_) => {
+            let stuck = (Outcome::Timeout, Detail::Stuck(trace.stage));
+            (trace.denied.take().unwrap_or(stuck), None)
+        }
+    };
+    let verdict = weigh(verdict, question.check.budget, total);
+    let (outcome, detail) = blame_ourselves_if_stalled(verdict, question.timeout, total, trace.stage);
+    let timings = Timings { connect: trace.connect, headers: trace.headers, total };
+    let Trace { started, fresh, retried, .. } = trace;
+    (Answer { started, ended: started + total, outcome, detail, timings, fresh, retried }, kept)
+}
+
+async fn put(
+    question: &Question<'_>,
+    kept: Option<Kept>,
+    trace: &mut Trace,
+) -> Result<(Verdict, Option<Kept>), Failure> {
+    match &question.check.kind {
+        CheckKind::Tcp => tcp::put(question.address, trace).await.map(|verdict| (verdict, None)),
+        CheckKind::Http(check) => http::put(check, question.address, kept, trace).await,
+    }
+}
+
+/// An answer later than `budget` is slow.
+fn weigh((outcome, detail): Verdict, budget: Option<Duration>, total: Duration) -> Verdict {
+    let late = budget.is_some_and(|budget| total > budget);
+    (if outcome == Outcome::Ok && late { Outcome::Slow } else { outcome }, detail)
+}
+
+/// Whatever rests on elapsed time is void if the deadline itself was noticed too late.
+fn blame_ourselves_if_stalled(
+    (outcome, detail): Verdict,
+    timeout: Duration,
+    total: Duration,
+    stage: Stage,
+) -> Verdict {
+    let overrun = total.saturating_sub(timeout);
+    match outcome {
+        Outcome::Timeout | Outcome::Slow if overrun > STALLED => {
+            let why = format!(
+                "tidegate itself stood still: the deadline was noticed {} ms late",
+                overrun.as_millis()
+            );
+            (Outcome::Unknown, Detail::Io(stage, Arc::from(why)))
+        }
+        Outcome::Ok
+        | Outcome::Slow
+        | Outcome::Timeout
+        | Outcome::Unhealthy
+        | Outcome::Unreachable
+        | Outcome::Misconfigured
+        | Outcome::Unknown => (outcome, detail),
+    }
+}
+
+/// An outcome with its evidence.
+pub(super) type Verdict = (Outcome, Detail);
+
+/// Why there is no answer to judge.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The operating system's word, or a connection that ended too early.
+    Io(io::Error),
+    /// The peer broke its protocol, or said too much.
+    Protocol(Arc<str>),
+    /// The question cannot be put like this.
+    Misconfigured(Arc<str>),
+}
+
+impl Failure {
+    /// The connection ended before the answer did.
+    pub(super) fn closed() -> Self {
+        Self::Io(io::Error::new(io::ErrorKind::UnexpectedEof, "closed before the answer was complete"))
+    }
+
+    /// What it says about the peer, in `stage`.
+    fn verdict(self, stage: Stage) -> Verdict {
+        match self {
+            Self::Io(error) if dial::is_local_fault(&error) => {
+                (Outcome::Unknown, Detail::Io(stage, Arc::from(error.to_string())))
+            }
+            Self::Io(error) => (Outcome::Unreachable, Detail::Io(stage, Arc::from(error.to_string()))),
+            Self::Protocol(what) => (Outcome::Unhealthy, Detail::Protocol(what)),
+            Self::Misconfigured(what) => (Outcome::Misconfigured, Detail::Protocol(what)),
+        }
+    }
+}
+
+/// How far a probe has come. It outlives the probe's future, so a deadline can tell what was stuck.
+#[derive(Debug)]
+pub(super) struct Trace {
+    clock: Clock,
+    started: MonoTime,
+    stage: Stage,
+    connect: Option<Duration>,
+    headers: Option<Duration>,
+    /// False while the question is on a kept connection.
+    fresh: bool,
+    retried: bool,
+    /// A no that the answer's head has said already: its body can no longer turn it into something else.
+    denied: Option<Verdict>,
+}
+
+impl Trace {
+    fn start(clock: Clock) -> Self {
+        Self {
+            clock,
+            started: clock.now(),
+            stage: Stage::Connect,
+            connect: None,
+            headers: None,
+            fresh: true,
+            retried: false,
+            denied: None,
+        }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.clock.now().since(self.started)
+    }
+
+    /// The question goes over a kept connection.
+    pub(super) fn reuses(&mut self) {
+        self.fresh = false;
+        self.stage = Stage::Headers;
+    }
+
+    /// The kept connection was dead; everything from the beginning on a fresh one.
+    pub(super) fn starts_over(&mut self) {
+        self.fresh = true;
+        self.retried = true;
+        self.stage = Stage::Connect;
+    }
+
+    /// The connection stands.
+    pub(super) fn connected(&mut self) {
+        self.connect = Some(self.elapsed());
+        self.stage = Stage::Headers;
+    }
+
+    /// The answer's head is complete, and by itself means `verdict`.
+    pub(super) fn answered(&mut self, verdict: &Verdict) {
+        self.headers = Some(self.elapsed());
+        self.stage = Stage::Body;
+        if verdict.0 != Outcome::Ok {
+            self.denied = Some(verdict.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    #[test]
+    fn only_an_answer_can_be_over_budget() {
+        let weighed = |outcome| weigh((outcome, Detail::None), Some(MS(300)), MS(400)).0;
+        assert_eq!(weighed(Outcome::Ok), Outcome::Slow);
+        assert_eq!(weighed(Outcome::Unhealthy), Outcome::Unhealthy);
+        assert_eq!(weigh((Outcome::Ok, Detail::None), Some(MS(400)), MS(400)).0, Outcome::Ok);
+        assert_eq!(weigh((Outcome::Ok, Detail::None), None, MS(400)).0, Outcome::Ok);
+    }
+
+    #[test]
+    fn a_deadline_noticed_late_is_our_own_fault() {
+        let judged = |outcome, total| {
+            blame_ourselves_if_stalled((outcome, Detail::None), MS(1_000), MS(total), Stage::Headers).0
+        };
+        assert_eq!(judged(Outcome::Timeout, 1_020), Outcome::Timeout);
+        assert_eq!(judged(Outcome::Timeout, 4_000), Outcome::Unknown);
+        assert_eq!(judged(Outcome::Slow, 4_000), Outcome::Unknown);
+        assert_eq!(judged(Outcome::Ok, 4_000), Outcome::Ok);
+        assert_eq!(judged(Outcome::Unreachable, 4_000), Outcome::Unreachable);
+    }
+}

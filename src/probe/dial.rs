@@ -1,0 +1,159 @@
+//! Opens connections, and says whose fault it is when that fails.
+//!
+//! It speaks no protocol. Called by `tcp` and `http`.
+
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::ask::{Failure, Trace};
+use crate::model::Address;
+
+/// Too many open files, in this process or this machine: the same numbers on every Unix.
+const NO_DESCRIPTORS: [i32; 2] = [24, 23];
+/// `ENOBUFS`.
+const NO_BUFFERS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
+
+/// Connects to `address`.
+pub(super) async fn dial(address: Address, trace: &mut Trace) -> Result<Wire, Failure> {
+    let stream = TcpStream::connect(address.socket()).await.map_err(Failure::Io)?;
+    // A port of the ephemeral range where nobody listens can be given to this very socket: TCP's simultaneous
+    // open then connects it to itself, which is no answer from anybody.
+    if stream.local_addr().map_err(Failure::Io)? == address.socket() {
+        return Err(Failure::Io(ErrorKind::ConnectionRefused.into()));
+    }
+    stream.set_nodelay(true).map_err(Failure::Io)?;
+    trace.connected();
+    Ok(Wire { stream, state: Arc::default() })
+}
+
+/// True if `error` tells about this machine and not about the peer: no descriptors, memory or ports, not allowed,
+/// no route.
+pub(super) fn is_local_fault(error: &io::Error) -> bool {
+    let by_number =
+        error.raw_os_error().is_some_and(|code| NO_DESCRIPTORS.contains(&code) || code == NO_BUFFERS);
+    by_number
+        || matches!(
+            error.kind(),
+            ErrorKind::OutOfMemory
+                | ErrorKind::AddrNotAvailable
+                | ErrorKind::PermissionDenied
+                | ErrorKind::NetworkUnreachable
+        )
+}
+
+/// What is under way on a [`Wire`], told by who uses it and by the wire itself.
+#[derive(Debug, Default)]
+pub(super) struct WireState {
+    heard: AtomicBool,
+    idle: AtomicBool,
+}
+
+impl WireState {
+    /// A question is about to be put.
+    pub(super) fn asking(&self) {
+        self.heard.store(false, Ordering::Relaxed);
+        self.idle.store(false, Ordering::Relaxed);
+    }
+
+    /// Its answer was read to the end.
+    pub(super) fn answered(&self) {
+        self.idle.store(true, Ordering::Relaxed);
+    }
+
+    /// True if a byte came after the question was put.
+    pub(super) fn was_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+}
+
+/// A probe's socket.
+///
+/// One that is given up before an answer was read to its end (deadline, cancelled, a `tcp` check's) is reset rather
+/// than closed: nothing that matters is under way on it, the peer learns at once that nobody waits, and the kernel
+/// keeps neither a `TIME_WAIT` entry for a minute nor an orphan retransmitting into a black hole. Any other is closed
+/// the ordinary way: peers log resets.
+#[derive(Debug)]
+pub(super) struct Wire {
+    stream: TcpStream,
+    state: Arc<WireState>,
+}
+
+impl Wire {
+    /// Tells what is under way, also when the wire itself is in a protocol's hands.
+    pub(super) fn state(&self) -> Arc<WireState> {
+        Arc::clone(&self.state)
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        if !self.state.idle.load(Ordering::Relaxed) {
+            // Refused only if the socket is past caring.
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if matches!(polled, Poll::Ready(Ok(()))) && buf.filled().len() > before {
+            self.state.heard.store(true, Ordering::Relaxed);
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_shortages_are_told_from_the_peers_refusals() {
+        // Linux numbers: EPERM ENOMEM EACCES ENFILE EMFILE EADDRNOTAVAIL ENETUNREACH ENOBUFS.
+        for code in [1, 12, 13, 23, 24, 99, 101, 105] {
+            assert!(is_local_fault(&io::Error::from_raw_os_error(code)), "{code}");
+        }
+        // EPIPE ECONNABORTED ECONNRESET ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH.
+        for code in [32, 103, 104, 110, 111, 112, 113] {
+            assert!(!is_local_fault(&io::Error::from_raw_os_error(code)), "{code}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The `tcp` check: connecting is the answer.
+//!
+//! It sends nothing and reads nothing. Called by `ask`.
+
+use super::ask::{Failure, Trace, Verdict};
+use super::dial::dial;
+use crate::model::{Address, Detail, Outcome};
+
+/// Connects, and lets go again.
+pub(super) async fn put(address: Address, trace: &mut Trace) -> Result<Verdict, Failure> {
+    dial(address, trace).await?;
+    Ok((Outcome::Ok, Detail::None))
+}

@@ -1,0 +1,3 @@
+//! The integration tests, one binary: linking it once is what costs.
+
+mod probe;
