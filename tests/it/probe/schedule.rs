@@ -213,7 +213,7 @@ async fn removing_a_target_cancels_its_probe_and_reports_nothing() {
     assert_eq!(prober.flying.load(Ordering::SeqCst), 0);
     let end = prober.clock.now() + MS(5_000);
     assert_eq!(prober.until(end).await, []);
-    assert!(prober.metrics().contains("tidegate_probe_in_flight 0"));
+    assert!(prober.metrics().contains("probe_in_flight 0"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,11 +251,11 @@ async fn what_it_does_can_be_read_from_its_metrics() {
     let seen = prober.until(at(5_500)).await.len();
     let text = prober.metrics();
     let line =
-        format!("tidegate_probe_results_total{{role=\"readiness\",kind=\"tcp\",outcome=\"ok\"}} {seen}\n");
+        format!("probe_results_total{{role=\"readiness\",kind=\"tcp\",outcome=\"ok\"}} {seen}\n");
     assert!(text.contains(&line), "{text}");
-    assert!(text.contains("tidegate_probe_seconds_bucket{le="), "{text}");
+    assert!(text.contains("probe_seconds_bucket{le="), "{text}");
     assert!(text.contains(&format!(
-        "tidegate_probe_start_late_seconds_count {}",
+        "probe_start_late_seconds_count {}",
         prober.asked.load(Ordering::SeqCst)
     )));
 }
