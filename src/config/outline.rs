@@ -185,15 +185,16 @@ impl<'t> Builder<'t> {
             self.text.get(start..).and_then(|t| t.chars().next()).map_or(start, |c| start + c.len_utf8());
         let place =
             Place { line: mark.line(), column: mark.col() + 1, span: start + self.offset..end + self.offset };
-        syntax::explain(error.kind(), self.line_at(start), place)
+        let (line, line_start) = self.line_at(start);
+        syntax::explain(error.kind(), line, line_start + self.offset, place)
     }
 
-    /// The line that byte `at` stands on.
-    fn line_at(&self, at: usize) -> &'t str {
+    /// The line that byte `at` stands on, and where it begins.
+    fn line_at(&self, at: usize) -> (&'t str, usize) {
         let (before, after) = self.text.split_at_checked(at).unwrap_or((self.text, ""));
         let start = before.rfind('\n').map_or(0, |n| n + 1);
         let end = at + after.find('\n').unwrap_or(after.len());
-        self.text.get(start..end).unwrap_or("")
+        (self.text.get(start..end).unwrap_or(""), start)
     }
 
     fn place(&self, span: &Span) -> Place {

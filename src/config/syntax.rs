@@ -8,10 +8,12 @@ use super::error::{ConfigError, Place};
 use super::outline::MAX_DEPTH;
 use super::path::Path;
 
-/// The error `kind` at `place`, whose line is `line`.
-pub(super) fn explain(kind: &ErrorKind, line: &str, place: Place) -> ConfigError {
+/// The error `kind` at `place`, whose line is `line` and begins at byte `line_start` of the file.
+pub(super) fn explain(kind: &ErrorKind, line: &str, line_start: usize, mut place: Place) -> ConfigError {
     let indent = line.get(..line.len() - line.trim_start().len()).unwrap_or("");
-    let (message, help) = if indent.contains('\t') {
+    let (message, help) = if let Some((before, _)) = indent.split_once('\t') {
+        let tab = line_start + before.len();
+        place = Place { line: place.line, column: before.chars().count() + 1, span: tab..tab + 1 };
         ("a tab is used for indentation".to_owned(), "indent with spaces, two for each level")
     } else {
         (message(kind), help(kind))
