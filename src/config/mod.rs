@@ -2,12 +2,24 @@
 //!
 //! Pure: [`parse`] reads no file and no clock. What leaves this module is complete and valid: every default is
 //! filled in, every name resolves, every address is a literal, so nobody after it needs to check again. Only
-//! [`yaml`] touches the YAML libraries. Called by `cli` (`tidegate check`) and by `app` at start and at each reload.
+//! `yaml` touches the YAML libraries. Called by `cli` (`tidegate check`) and by `app` at start and at each reload.
 //!
 //! ```text
 //! text ─► outline (events: positions, duplicate keys) ─► yaml (typed, unknown keys) ─► validate ─► Config
 //!                 └──────────────── ConfigErrors: path, line, column, what to write instead ◄────┘
 //! ```
+
+mod defaults;
+mod error;
+mod outline;
+mod parse;
+mod path;
+mod raw;
+mod scalar;
+mod suggest;
+mod syntax;
+mod validate;
+mod yaml;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,6 +27,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{Address, Checks, ClusterName, Instance, InstanceId, ListenerName, Percent};
+pub use error::{ConfigError, ConfigErrors, MAX_ERRORS, Place};
+pub use path::{Path, Step};
+
+/// A larger file is refused unread. Ten thousand instances with labels need 2 MiB.
+pub const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// A validated config.
 #[derive(Debug, Clone, PartialEq)]
@@ -145,3 +162,15 @@ pub struct Xds {
     /// has a verdict stays unanswered all the same.
     pub first_verdict_wait: Duration,
 }
+
+/// Reads a config from `text`; `Err` lists everything that is wrong with it.
+pub fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    parse::text(text)
+}
+
+/// [`parse`] for bytes that may not even be text.
+pub fn parse_bytes(bytes: &[u8]) -> Result<Config, ConfigErrors> {
+    parse::bytes(bytes)
+}
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,4 @@
 //! The integration tests, one binary: linking it once is what costs.
 
+mod check;
 mod probe;
