@@ -1,0 +1,1 @@
+//! The machine, driven by hand-made responses.

@@ -1,0 +1,4 @@
+//! Integration tests: one binary, because linking costs more than compiling. Only `mod` lines here.
+
+mod envoy;
+mod transcript;
