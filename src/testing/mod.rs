@@ -6,15 +6,15 @@
 //! stands for it, and all traffic stays on loopback.
 //!
 //! * real parts: [`parts`] (where the Envoy binary comes from), [`envoy`] (a running one, its admin, its access log)
-//! * doubles: [`sim_envoy`] (an xDS client), [`scripted_ads`] (an xDS server), with [`xds_samples`]
-//! * tools: [`fetch`], [`eventually`], [`trace`]
+//! * doubles: [`instance`] (a backend), [`sim_envoy`] (an xDS client), [`scripted_ads`] (an xDS server),
+//!   [`xds_samples`] (resources to speak about)
+//! * tools: [`load`], [`fetch`], [`eventually`], [`trace`]
 
 pub mod envoy;
 pub mod eventually;
 pub mod fetch;
-
-
-
+pub mod instance;
+pub mod load;
 pub mod parts;
 pub mod scripted_ads;
 pub mod sim_envoy;

@@ -39,10 +39,12 @@ struct Topic {
     leaving: BTreeMap<String, u32>,
     /// Asked for and not answered yet.
     owed: BTreeSet<String>,
-    /// May be sent again though nothing changed: its cluster changed, or it was refused.
+    /// Delta: may be sent again though nothing changed, since its cluster changed or it was refused.
     excused: BTreeSet<String>,
-    /// SotW: one response without news is excused, since the subscription changed.
+    /// SotW: one response without news is excused, for the same reasons or since a name was given up.
     excused_once: bool,
+    /// SotW: so is one while names newly asked for are not answered.
+    unanswered: bool,
     seen: BTreeSet<String>,
     refused: BTreeSet<Vec<(String, u64)>>,
 }
@@ -62,7 +64,8 @@ impl Referee {
     pub(super) fn asks(&mut self, kind: Kind, add: &BTreeSet<String>, give_up: &BTreeSet<String>) {
         let topic = self.topics.entry(kind).or_default();
         topic.wildcard |= kind.is_wildcard();
-        topic.excused_once = true;
+        topic.unanswered = true;
+        topic.excused_once |= !give_up.is_empty();
         for name in add {
             topic.asked.insert(name.clone());
             topic.leaving.remove(name);
@@ -157,7 +160,8 @@ impl Topic {
         let mut stale = Vec::new();
         for offer in offers {
             let asked = self.owed.remove(&offer.name) | self.seen.insert(offer.name.clone());
-            if !asked && world.holds(kind, offer) && !self.excused.remove(&offer.name) {
+            let excused = scope == Scope::Delta && self.excused.remove(&offer.name);
+            if !asked && world.holds(kind, offer) && !excused {
                 stale.push(offer.name.as_str());
             }
         }
@@ -169,9 +173,10 @@ impl Topic {
                 let held = world.held(kind).map_or(0, |held| held.len());
                 let removes = kind.is_wildcard() && held != offers.len();
                 let no_news = stale.len() == offers.len() && !removes;
-                if no_news && !std::mem::take(&mut self.excused_once) {
+                if no_news && !self.unanswered && !std::mem::take(&mut self.excused_once) {
                     found.push(format!("a response that changes nothing: [{}]", stale.join(", ")));
                 }
+                self.unanswered &= !self.owed.is_empty();
             }
         }
     }
