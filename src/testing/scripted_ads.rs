@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use futures_util::{Stream, StreamExt};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::eventually::eventually;
+use super::eventually::patience;
 use super::sim_envoy::{Entry, Kind, Speaker};
 use crate::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
@@ -106,23 +106,26 @@ impl ScriptedAds {
 
     /// Everything the client said, one line per message.
     pub fn heard(&self) -> Vec<String> {
-        let room = self.room.borrow();
-        room.transcript.iter().filter(|e| e.speaker == Speaker::Client).map(Entry::to_string).collect()
+        self.room.borrow().heard().map(Entry::to_string).collect()
     }
 
-    /// Waits until the client has said `count` messages in all.
+    /// Waits until the client has said `count` messages in all, and returns as soon as the last of them arrives.
     pub async fn wait_heard(&self, count: usize) -> anyhow::Result<()> {
-        eventually(&format!("{count} messages from the client"), async || {
-            let heard = self.heard();
-            if heard.len() >= count { Ok(()) } else { Err(format!("heard so far:\n{}", heard.join("\n"))) }
-        })
-        .await
+        let mut changes = self.room.subscribe();
+        let enough = changes.wait_for(|room| room.heard().count() >= count);
+        let came = tokio::time::timeout(patience(), enough).await.is_ok();
+        ensure!(came, "{count} messages from the client; heard so far:\n{}", self.heard().join("\n"));
+        Ok(())
     }
 }
 
 type Waiting = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
 impl Room {
+    fn heard(&self) -> impl Iterator<Item = &Entry> {
+        self.transcript.iter().filter(|entry| entry.speaker == Speaker::Client)
+    }
+
     /// Writes `say` down and gives back the sending, which must not happen while the room is borrowed.
     fn prepare(&mut self, say: Say) -> Option<Waiting> {
         self.said += 1;
