@@ -3,7 +3,7 @@
 //! One task: connect, converse, and when the stream ends connect again, as an Envoy does. The machine itself sits in
 //! a `watch`, so that a test can look at it, or wait for it to change, at any time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-use super::{Asks, Kind, Machine, Node, RefuseRule, Request, Response, Wire};
+use super::{Asks, Assignment, Entry, Kind, Machine, Node, RefuseRule, Request, Response, Wire};
 use crate::pb::envoy::service::cluster::v3::cluster_discovery_service_client::ClusterDiscoveryServiceClient as Cds;
 use crate::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient as Ads;
 use crate::pb::envoy::service::endpoint::v3::endpoint_discovery_service_client::EndpointDiscoveryServiceClient as Eds;
@@ -107,6 +107,21 @@ impl SimEnvoy {
         look(&self.machine.borrow())
     }
 
+    /// The names of the clusters it has.
+    pub fn clusters(&self) -> BTreeSet<String> {
+        self.look(Machine::clusters)
+    }
+
+    /// The endpoints of an assignment; `None` if none ever came.
+    pub fn assignment(&self, name: &str) -> Option<Assignment> {
+        self.look(|machine| machine.assignment(name).cloned())
+    }
+
+    /// What was said so far.
+    pub fn transcript(&self) -> Vec<Entry> {
+        self.look(|machine| machine.transcript().to_vec())
+    }
+
     /// Waits until `check` says `Ok`; its last `Err` says what was missing when `patience` ran out. Fails at once on a
     /// violation. Wakes with every message: nothing is missed between two looks but what came and went within one.
     pub async fn wait_until<T>(
@@ -120,7 +135,7 @@ impl SimEnvoy {
             let missing = {
                 let machine = changes.borrow_and_update();
                 if let (false, [first, ..]) = (self.forgiving, machine.violations()) {
-                    bail!("{what}: the server broke the protocol: {first}\n{}", transcript(&machine));
+                    bail!("{what}: the server broke the protocol: {first}\n{}", printed(&machine));
                 }
                 match check(&machine) {
                     Ok(value) => return Ok(value),
@@ -129,7 +144,7 @@ impl SimEnvoy {
             };
             match tokio::time::timeout_at(deadline, changes.changed()).await {
                 Ok(changed) => changed.context("the simulated Envoy is gone")?,
-                Err(_) => bail!("{what}: {missing}\n{}", self.look(transcript)),
+                Err(_) => bail!("{what}: {missing}\n{}", self.look(printed)),
             }
         }
     }
@@ -174,12 +189,12 @@ impl Drop for SimEnvoy {
             excused || machine.violations().is_empty(),
             "the server broke the protocol:\n{}\n{}",
             machine.violations().join("\n"),
-            transcript(&machine)
+            printed(&machine)
         );
     }
 }
 
-fn transcript(machine: &Machine) -> String {
+fn printed(machine: &Machine) -> String {
     let lines: Vec<_> = machine.transcript().iter().map(ToString::to_string).collect();
     format!("transcript:\n{}", lines.join("\n"))
 }
