@@ -11,9 +11,14 @@ const DEFAULT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a test waits before it gives up: `$TIDEGATE_PATIENCE` (`60s`), 20 s without it.
 pub fn patience() -> Duration {
-    let set = std::env::var("TIDEGATE_PATIENCE").ok();
-    let parsed = set.and_then(|text| text.parse::<jiff::SignedDuration>().ok());
-    parsed.and_then(|d| Duration::try_from(d).ok()).unwrap_or(DEFAULT_PATIENCE)
+    let Ok(set) = std::env::var("TIDEGATE_PATIENCE") else { return DEFAULT_PATIENCE };
+    let parsed = parse(&set);
+    assert!(parsed.is_some(), "TIDEGATE_PATIENCE={set} is no duration; write for example 60s");
+    parsed.unwrap_or(DEFAULT_PATIENCE)
+}
+
+fn parse(text: &str) -> Option<Duration> {
+    Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
 }
 
 /// Asks `check` until it says `Ok`; its last `Err` explains what was still missing when [`patience`] ran out.
@@ -46,5 +51,11 @@ mod tests {
             if left == 0 { Ok("done") } else { Err(format!("{left} left")) }
         };
         assert_eq!(eventually("countdown", check).await.unwrap(), "done");
+    }
+
+    #[test]
+    fn patience_is_a_duration_with_a_unit() {
+        assert_eq!(parse("60s"), Some(Duration::from_secs(60)));
+        assert_eq!((parse("60"), parse("-1s")), (None, None));
     }
 }

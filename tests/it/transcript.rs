@@ -6,7 +6,7 @@ use tidegate::pb::envoy::config::core::v3::HealthStatus;
 use tidegate::pb::google::protobuf::Any;
 use tidegate::testing::envoy::{Bootstrap, EnvoyOptions, EnvoyProcess};
 use tidegate::testing::scripted_ads::{Say, ScriptedAds};
-use tidegate::testing::sim_envoy::{Kind, SimEnvoy, SimOptions, Wire};
+use tidegate::testing::sim_envoy::{Asks, Kind, SimEnvoy, SimOptions, Wire};
 use tidegate::testing::xds_samples as sample;
 
 /// One step: what is said, and how many messages the client answers with.
@@ -122,6 +122,43 @@ async fn simulated(wire: Wire) -> Vec<String> {
     };
     let _envoy = SimEnvoy::start(options);
     whole_play(&ads, wire).await
+}
+
+/// An Envoy whose clusters are static and only whose endpoints come from the control plane.
+async fn endpoints_alone(ads: &ScriptedAds, wire: Wire) -> Vec<String> {
+    let eds = |name: &str, health| sample::assignment(name, &host(1, health));
+    ads.wait_heard(1).await.unwrap();
+    let mut script = Script { wire, steps: Vec::new() };
+    script.say(1, Kind::Endpoint, "1", &[eds("a", HealthStatus::Healthy)]);
+    script.say(1, Kind::Endpoint, "2", &[eds("b", HealthStatus::Healthy)]);
+    script.say(1, Kind::Endpoint, "3", &[eds("b", HealthStatus::Draining)]);
+    play(ads, script).await;
+    ads.hang_up();
+    ads.wait_heard(5).await.unwrap();
+    ads.transcript().iter().map(ToString::to_string).collect()
+}
+
+#[tokio::test]
+async fn the_simulated_envoy_asks_for_endpoints_alone_like_the_real_one() {
+    for wire in [Wire::Delta, Wire::Sotw] {
+        let real = async {
+            let ads = ScriptedAds::start().await.unwrap();
+            let eds_clusters = vec!["a".to_owned(), "b".to_owned()];
+            let bootstrap =
+                Bootstrap { xds: Some(ads.address()), wire, eds_clusters, ..Bootstrap::default() };
+            let options = EnvoyOptions { wait_live: false, ..EnvoyOptions::default() };
+            let _envoy = EnvoyProcess::start(&bootstrap.yaml(), &options).await.unwrap();
+            endpoints_alone(&ads, wire).await
+        };
+        let simulated = async {
+            let ads = ScriptedAds::start().await.unwrap();
+            let asks = Asks::assignments(&["a", "b"]);
+            let _envoy = SimEnvoy::start(SimOptions { asks, ..SimOptions::new(ads.address(), wire) });
+            endpoints_alone(&ads, wire).await
+        };
+        let (real, simulated) = tokio::join!(real, simulated);
+        assert_eq!(real.join("\n"), simulated.join("\n"));
+    }
 }
 
 #[tokio::test]
