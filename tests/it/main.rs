@@ -1,4 +1,7 @@
-//! The integration tests, one binary: linking it once is what costs.
+//! Integration tests: one binary, because linking costs more than compiling. Only `mod` lines here.
 
 mod check;
+mod envoy;
 mod probe;
+mod sim_envoy;
+mod transcript;

