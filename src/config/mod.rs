@@ -1,6 +1,6 @@
 //! The config file: text in, a checked [`Config`] or *all* of its errors out.
 //!
-//! Pure: [`parse`] reads no file and no clock. What leaves this module is complete and valid: every default is
+//! Pure: no I/O. [`parse`] reads no file and no clock. What leaves this module is complete and valid: every default is
 //! filled in, every name resolves, every address is a literal, so nobody after it needs to check again. Only
 //! `yaml` touches the YAML libraries. Called by `cli` (`tidegate check`) and by `app` at start and at each reload.
 //!

@@ -18,6 +18,10 @@ use super::syntax;
 /// Maps and lists nested deeper than this are refused. The deepest key that exists is on level 7.
 pub(super) const MAX_DEPTH: usize = 32;
 
+/// A file with more values than this is refused: it bounds memory where the size alone does not (`[1,1,1,…`).
+/// Keys count too. Ten thousand instances with labels have 200,000.
+pub(super) const MAX_VALUES: usize = 1_000_000;
+
 /// A value and where it stands.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -163,6 +167,7 @@ struct Builder<'t> {
     errors: Vec<ConfigError>,
     gaps: Vec<Path>,
     documents: usize,
+    values: usize,
 }
 
 impl<'t> Builder<'t> {
@@ -175,6 +180,7 @@ impl<'t> Builder<'t> {
             errors: Vec::new(),
             gaps: Vec::new(),
             documents: 0,
+            values: 0,
         }
     }
 
@@ -238,6 +244,12 @@ impl<'t> Builder<'t> {
     /// Takes the next event; false if the rest of the file is not to be read.
     fn on(&mut self, event: Event<'_>, span: &Span) -> bool {
         let place = self.place(span);
+        self.values += usize::from(event.is_node());
+        if self.values > MAX_VALUES {
+            let message = format!("the file has more than {MAX_VALUES} values; this is one too many");
+            self.refuse_at(Path::default(), place, message, "is it the right file?".into());
+            return false;
+        }
         if event.tag().is_some() {
             let tag = span.tag_span().map_or_else(|| place.clone(), |tag| self.place(&tag));
             self.refuse(tag, "tags such as `!!str` are not read".into(), "remove the tag; quote text".into());

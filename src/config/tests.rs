@@ -186,6 +186,14 @@ fn a_file_above_the_limit_is_not_read() {
 }
 
 #[test]
+fn a_file_with_too_many_values_is_not_kept_in_memory() {
+    let text = format!("clusters: [{}]", "1,".repeat(1_100_000));
+    let errors = parse(&text).unwrap_err();
+    let [error] = errors.as_slice() else { panic!("{errors}") };
+    assert!(error.message.contains("more than 1000000 values"), "{errors}");
+}
+
+#[test]
 fn ten_thousand_instances_are_read_and_the_one_that_is_wrong_is_found() {
     let mut text = String::from("clusters:\n  c:\n    checks: { readiness: { tcp: {} } }\n    instances:\n");
     for i in 0..10_000 {

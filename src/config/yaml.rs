@@ -32,6 +32,11 @@ pub(super) struct Decoded {
 pub(super) fn decode(outline: &Outline) -> Decoded {
     let mut decoded = Decoded::default();
     let mut value = decoded.value(&outline.root, &mut Vec::new());
+    if value == Value::Null {
+        // Refused as a whole.
+        decoded.lost.push(Path::default());
+        return decoded;
+    }
     loop {
         let error = match serde_path_to_error::deserialize::<_, RawConfig>(&value) {
             Ok(raw) => {
