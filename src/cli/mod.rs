@@ -62,7 +62,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
-        Command::Bootstrap(args) => bootstrap::run(args),
+        Command::Bootstrap(args) => bootstrap::run(&args),
     };
     match done {
         Ok(Exit::Done) => ExitCode::SUCCESS,

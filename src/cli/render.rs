@@ -13,6 +13,11 @@ pub(super) fn failure(error: &anyhow::Error) {
     eprintln!("error: {error:#}");
 }
 
+/// `text` to stdout, as it is.
+pub(super) fn text(text: &str) -> io::Result<()> {
+    io::stdout().write_all(text.as_bytes())
+}
+
 /// One line on stdout.
 pub(super) fn config_summary(name: &str, config: &Config) -> io::Result<()> {
     let (clusters, instances, listeners) = counts(config);

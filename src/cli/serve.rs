@@ -2,24 +2,28 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
 
-use super::Exit;
+use super::{Exit, render};
+use crate::app::{self, StartError};
+use crate::telemetry::{self, LogFormat};
 
 /// Arguments of `tidegate serve`.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// The config file; read again whenever its content changes
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
-    pub(super) config: PathBuf,
+    config: PathBuf,
     /// How log lines are written to stderr
     #[arg(long, value_enum, default_value_t)]
-    pub(super) log_format: LogFormat,
+    log_format: Format,
 }
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(super) enum LogFormat {
+enum Format {
     /// For people
     #[default]
     Text,
@@ -27,8 +31,36 @@ pub(super) enum LogFormat {
     Json,
 }
 
-/// Serves until told to stop.
+/// Serves until SIGTERM or SIGINT.
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<Exit> {
-    let ServeArgs { config: _, log_format: LogFormat::Text | LogFormat::Json } = args;
-    anyhow::bail!("`tidegate serve` is not built yet")
+    telemetry::init_logging(match args.log_format {
+        Format::Text => LogFormat::Text,
+        Format::Json => LogFormat::Json,
+    });
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
+    let served = runtime.block_on(serve(args.config));
+    // Tasks have ended by now; a connection that has not is cut.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(config: PathBuf) -> anyhow::Result<Exit> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let app = match app::start(config).await {
+        Ok(app) => app,
+        Err(StartError::Config { path, text, errors }) => {
+            render::config_errors(&path.display().to_string(), &text, &errors)?;
+            return Ok(Exit::BadConfig);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM: shutting down; clients keep the last world"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: shutting down; clients keep the last world"),
+        }
+    };
+    app.run(stop).await?;
+    Ok(Exit::Done)
 }

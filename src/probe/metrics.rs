@@ -61,11 +61,7 @@ impl Metrics {
             "How long after its moment in the timetable a probe began",
             metrics.late_seconds.clone(),
         );
-        registry.register(
-            "probe_in_flight",
-            "Probes begun and not ended",
-            metrics.in_flight.clone(),
-        );
+        registry.register("probe_in_flight", "Probes begun and not ended", metrics.in_flight.clone());
         registry.register(
             "probe_stale_connections",
             "Kept connections found dead while asking, by the outcome of the second try on a fresh one",

@@ -1,14 +1,24 @@
 //! Events as log lines and counts.
 
 use tokio::sync::broadcast::{self, error::RecvError};
+use tokio_util::sync::CancellationToken;
 
 use super::metrics::{FleetMetrics, MoveLabels, word};
 use crate::model::{Event, Serve};
 
-/// Logs and counts events until their sender is gone. A backlog that was lost is said and counted.
-pub async fn follow(mut events: broadcast::Receiver<Event>, metrics: FleetMetrics) {
+/// Logs and counts events until cancelled or until their sender is gone. A backlog that was lost is said and counted.
+pub async fn follow(
+    mut events: broadcast::Receiver<Event>,
+    metrics: FleetMetrics,
+    cancel: CancellationToken,
+) {
     loop {
-        match events.recv().await {
+        let next = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return,
+            next = events.recv() => next,
+        };
+        match next {
             Ok(event) => tell(&event, &metrics),
             Err(RecvError::Lagged(lost)) => {
                 metrics.lost_events.inc_by(lost);

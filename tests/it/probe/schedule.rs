@@ -250,14 +250,12 @@ async fn what_it_does_can_be_read_from_its_metrics() {
     let mut prober = Running::start(pool(["gpu-1".to_owned()], Phase::Serving), LIMITS, 64);
     let seen = prober.until(at(5_500)).await.len();
     let text = prober.metrics();
-    let line =
-        format!("probe_results_total{{role=\"readiness\",kind=\"tcp\",outcome=\"ok\"}} {seen}\n");
+    let line = format!("probe_results_total{{role=\"readiness\",kind=\"tcp\",outcome=\"ok\"}} {seen}\n");
     assert!(text.contains(&line), "{text}");
     assert!(text.contains("probe_seconds_bucket{le="), "{text}");
-    assert!(text.contains(&format!(
-        "probe_start_late_seconds_count {}",
-        prober.asked.load(Ordering::SeqCst)
-    )));
+    assert!(
+        text.contains(&format!("probe_start_late_seconds_count {}", prober.asked.load(Ordering::SeqCst)))
+    );
 }
 
 #[tokio::test]
