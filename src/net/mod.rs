@@ -1,6 +1,7 @@
 //! Sockets that tidegate listens on.
 //!
-//! Does the binding, with patience and clear errors; knows nothing about what is served there. Called by `app`.
+//! Binds them, with patience and with errors that say what to do. Never decides what is served there, and never
+//! takes another port than the one it was told. Called by `app`.
 
 mod listen;
 
