@@ -1,6 +1,7 @@
 //! The HTTP side: `/livez`, `/readyz`, `/metrics`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -32,6 +33,9 @@ pub struct HealthCtx {
     pub snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
 }
 
+/// A scrape may end this long after the shutdown began; then its connection is cut.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// Serves until `shutdown`.
 pub async fn serve(listener: TcpListener, ctx: HealthCtx, shutdown: CancellationToken) {
     let router = Router::new()
@@ -39,9 +43,16 @@ pub async fn serve(listener: TcpListener, ctx: HealthCtx, shutdown: Cancellation
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(ctx);
-    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await;
-    if let Err(error) = served {
-        tracing::error!(%error, "the health endpoint ended");
+    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown.clone().cancelled_owned());
+    let late = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        ended = served.into_future() => if let Err(error) = ended {
+            tracing::error!(%error, "the health endpoint ended");
+        },
+        () = late => {}
     }
 }
 

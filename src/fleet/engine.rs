@@ -11,7 +11,7 @@ use crate::config::{Cluster, Config};
 use crate::health::{InstanceHealth, State};
 use crate::model::{
     Catalog, ClusterName, ClusterPlan, Entry, Epoch, Event, Instance, InstanceId, InstanceKey, MonoTime,
-    Observation, Plan, Serve, SourceView, Standing, Target,
+    Observation, Phase, Plan, Reason, Serve, SourceView, Standing, Target,
 };
 use crate::policy::{self, Member, Members};
 
@@ -195,12 +195,16 @@ impl Engine {
         if member.epoch != seen.epoch {
             return; // about a registration that is no more
         }
-        let phase = member.health.phase();
+        let before = outward(&member.health);
         member.health.step(seen, &pool.config.checks);
-        if member.health.phase() != phase {
+        let after = outward(&member.health);
+        if after.phase != before.phase {
             turn.retarget(&seen.key.cluster, member, &pool.config, &mut self.catalog);
         }
-        turn.touched.insert(seen.key.cluster.clone());
+        // Most answers of a standing fleet change nothing: they must not cost a decision about the whole cluster.
+        if after != before || pool.standing != Standing::Decided {
+            turn.touched.insert(seen.key.cluster.clone());
+        }
     }
 
     /// Decides what was touched and gathers what has to be published.
@@ -299,6 +303,21 @@ fn register(
 /// Weight, zone and labels are attributes; a new address or lifetime is a new process.
 fn same_lifetime(a: &Instance, b: &Instance) -> bool {
     a.address == b.address && a.lifetime == b.lifetime
+}
+
+/// What of an instance's health others can see.
+#[derive(Debug, PartialEq, Eq)]
+struct Outward {
+    phase: Phase,
+    is_slow: bool,
+    /// While serving, it follows from `is_slow`.
+    reason: Option<Reason>,
+}
+
+fn outward(health: &InstanceHealth) -> Outward {
+    let phase = health.phase();
+    let reason = (phase != Phase::Serving).then(|| health.reason());
+    Outward { phase, is_slow: health.is_slow(), reason }
 }
 
 /// How much can be said about a cluster.
