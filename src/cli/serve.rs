@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Exit, render};
 use crate::app::{self, StartError};
+use crate::source::FileProblem;
 use crate::telemetry::{self, LogFormat};
 
 /// Arguments of `tidegate serve`.
@@ -51,6 +52,16 @@ async fn serve(config: PathBuf) -> anyhow::Result<Exit> {
         Ok(app) => app,
         Err(StartError::Config { path, text, errors }) => {
             render::config_errors(&path.display().to_string(), &text, &errors)?;
+            return Ok(Exit::BadConfig);
+        }
+        // The file is there, and wrong as a whole.
+        Err(
+            error @ StartError::File {
+                problem: FileProblem::Empty | FileProblem::TooLarge { .. } | FileProblem::NotText,
+                ..
+            },
+        ) => {
+            render::failure(&error.into());
             return Ok(Exit::BadConfig);
         }
         Err(error) => return Err(error.into()),

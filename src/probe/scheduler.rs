@@ -196,7 +196,7 @@ impl<A: Ask> Desk<A> {
         }
         let Answer { started, ended, outcome, detail, timings, fresh, retried: _ } = answer;
         tracing::debug!(
-            service = %target.key.cluster, instance = %target.key.id, probe = %role, reason = %detail, %outcome,
+            cluster = %target.key.cluster, instance = %target.key.id, probe = %role, reason = %detail, %outcome,
             "probe ended"
         );
         self.reported.push(Observation {
