@@ -4,15 +4,15 @@
 //! evidence. It does not know when to ask or whether to ask again: the scheduler does. Called by the scheduler
 //! through [`Ask`], and directly by commands that put a single question.
 
-use std::fmt;
 use std::future::Future;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout_at;
 
-use super::{dial, h2c, http, http1, tcp};
+use super::http::{self, Kept};
+use super::tcp;
+use super::trace::{Failure, Trace, Verdict};
 use crate::clock::Clock;
 use crate::model::{Address, Check, CheckKind, Detail, MonoTime, Outcome, Role, Stage, Target, Timings};
 
@@ -48,26 +48,6 @@ pub struct Answer {
     /// True if a kept connection turned out dead before any byte of the answer, and the question was put once more
     /// on a fresh one.
     pub retried: bool,
-}
-
-/// A connection kept for the next question to the same address. Nothing drives it in between; dropping it closes it.
-pub struct Kept(pub(super) Connection);
-
-impl fmt::Debug for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Connection::Http1(_) => "Kept(http1)",
-            Connection::H2c(_) => "Kept(h2c)",
-        })
-    }
-}
-
-/// An HTTP connection, not spawned.
-pub(super) enum Connection {
-    /// HTTP/1.1.
-    Http1(Box<http1::Http1>),
-    /// HTTP/2.
-    H2c(Box<h2c::H2c>),
 }
 
 /// The way a scheduler has its questions answered. Tests put a script here.
@@ -171,101 +151,6 @@ fn blame_ourselves_if_stalled(
         | Outcome::Unreachable
         | Outcome::Misconfigured
         | Outcome::Unknown => (outcome, detail),
-    }
-}
-
-/// An outcome with its evidence.
-pub(super) type Verdict = (Outcome, Detail);
-
-/// Why there is no answer to judge.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The operating system's word, or a connection that ended too early.
-    Io(io::Error),
-    /// The peer broke its protocol, or said too much.
-    Protocol(Arc<str>),
-    /// The question cannot be put like this.
-    Misconfigured(Arc<str>),
-}
-
-impl Failure {
-    /// The connection ended before the answer did.
-    pub(super) fn closed() -> Self {
-        Self::Io(io::Error::new(io::ErrorKind::UnexpectedEof, "closed before the answer was complete"))
-    }
-
-    /// What it says about the peer, in `stage`.
-    fn verdict(self, stage: Stage) -> Verdict {
-        match self {
-            Self::Io(error) if dial::is_local_fault(&error) => {
-                (Outcome::Unknown, Detail::Io(stage, Arc::from(error.to_string())))
-            }
-            Self::Io(error) => (Outcome::Unreachable, Detail::Io(stage, Arc::from(error.to_string()))),
-            Self::Protocol(what) => (Outcome::Unhealthy, Detail::Protocol(what)),
-            Self::Misconfigured(what) => (Outcome::Misconfigured, Detail::Protocol(what)),
-        }
-    }
-}
-
-/// How far a probe has come. It outlives the probe's future, so a deadline can tell what was stuck.
-#[derive(Debug)]
-pub(super) struct Trace {
-    clock: Clock,
-    started: MonoTime,
-    stage: Stage,
-    connect: Option<Duration>,
-    headers: Option<Duration>,
-    /// False while the question is on a kept connection.
-    fresh: bool,
-    retried: bool,
-    /// A no that the answer's head has said already: its body can no longer turn it into something else.
-    denied: Option<Verdict>,
-}
-
-impl Trace {
-    fn start(clock: Clock) -> Self {
-        Self {
-            clock,
-            started: clock.now(),
-            stage: Stage::Connect,
-            connect: None,
-            headers: None,
-            fresh: true,
-            retried: false,
-            denied: None,
-        }
-    }
-
-    fn elapsed(&self) -> Duration {
-        self.clock.now().since(self.started)
-    }
-
-    /// The question goes over a kept connection.
-    pub(super) fn reuses(&mut self) {
-        self.fresh = false;
-        self.stage = Stage::Headers;
-    }
-
-    /// The kept connection was dead; everything from the beginning on a fresh one.
-    pub(super) fn starts_over(&mut self) {
-        self.fresh = true;
-        self.retried = true;
-        self.stage = Stage::Connect;
-    }
-
-    /// The connection stands.
-    pub(super) fn connected(&mut self) {
-        self.connect = Some(self.elapsed());
-        self.stage = Stage::Headers;
-    }
-
-    /// The answer's head is complete, and by itself means `verdict`.
-    pub(super) fn answered(&mut self, verdict: &Verdict) {
-        self.headers = Some(self.elapsed());
-        self.stage = Stage::Body;
-        if verdict.0 != Outcome::Ok {
-            self.denied = Some(verdict.clone());
-        }
     }
 }
 

@@ -11,13 +11,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::ask::{Failure, Trace};
+use super::trace::{Failure, Trace};
 use crate::model::Address;
-
-/// Too many open files, in this process or this machine: the same numbers on every Unix.
-const NO_DESCRIPTORS: [i32; 2] = [24, 23];
-/// `ENOBUFS`.
-const NO_BUFFERS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
 
 /// Connects to `address`.
 pub(super) async fn dial(address: Address, trace: &mut Trace) -> Result<Wire, Failure> {
@@ -30,21 +25,6 @@ pub(super) async fn dial(address: Address, trace: &mut Trace) -> Result<Wire, Fa
     stream.set_nodelay(true).map_err(Failure::Io)?;
     trace.connected();
     Ok(Wire { stream, state: Arc::default() })
-}
-
-/// True if `error` tells about this machine and not about the peer: no descriptors, memory or ports, not allowed,
-/// no route.
-pub(super) fn is_local_fault(error: &io::Error) -> bool {
-    let by_number =
-        error.raw_os_error().is_some_and(|code| NO_DESCRIPTORS.contains(&code) || code == NO_BUFFERS);
-    by_number
-        || matches!(
-            error.kind(),
-            ErrorKind::OutOfMemory
-                | ErrorKind::AddrNotAvailable
-                | ErrorKind::PermissionDenied
-                | ErrorKind::NetworkUnreachable
-        )
 }
 
 /// What is under way on a [`Wire`], told by who uses it and by the wire itself.
@@ -138,22 +118,5 @@ impl AsyncWrite for Wire {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn our_own_shortages_are_told_from_the_peers_refusals() {
-        // Linux numbers: EPERM ENOMEM EACCES ENFILE EMFILE EADDRNOTAVAIL ENETUNREACH ENOBUFS.
-        for code in [1, 12, 13, 23, 24, 99, 101, 105] {
-            assert!(is_local_fault(&io::Error::from_raw_os_error(code)), "{code}");
-        }
-        // EPIPE ECONNABORTED ECONNRESET ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH.
-        for code in [32, 103, 104, 110, 111, 112, 113] {
-            assert!(!is_local_fault(&io::Error::from_raw_os_error(code)), "{code}");
-        }
     }
 }

@@ -12,9 +12,9 @@ use h2::client::{Builder, Connection, SendRequest};
 use h2::{Reason, RecvStream};
 use http::Request;
 
-use super::ask::{Failure, Trace, Verdict};
 use super::dial::{Wire, WireState};
-use super::http::{MAX_BODY_BYTES, MAX_HEAD_BYTES, drive, judge, nudge};
+use super::exchange::{MAX_BODY_BYTES, MAX_HEAD_BYTES, drive, judge, nudge};
+use super::trace::{Failure, Trace, Verdict};
 use crate::model::HttpCheck;
 
 /// One connection.

@@ -1,29 +1,42 @@
-//! What HTTP/1.1 and h2c probes share: the request, the verdict on an answer, and the second try on a fresh
-//! connection.
+//! HTTP probes, whatever the version: the request, the kept connection, and the second try on a fresh one.
 //!
 //! It moves no bytes itself. Called by `ask`.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::fmt;
 use std::sync::Arc;
-use std::task::Poll;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
-use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
+use http::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
+use http::{Request, Uri, Version};
 use http_body_util::Empty;
 
-use super::ask::{Connection, Failure, Kept, Trace, Verdict};
 use super::dial::{Wire, dial};
-use super::{h2c::H2c, http1::Http1};
-use crate::model::{Address, Detail, HttpCheck, HttpProtocol, Outcome};
-
-/// Longest answer read. A longer one is judged by its status, and its connection is not kept.
-pub(super) const MAX_BODY_BYTES: usize = 64 * 1024;
-/// Longest head of an answer. A longer one is a protocol violation.
-pub(super) const MAX_HEAD_BYTES: u32 = 16 * 1024;
+use super::h2c::H2c;
+use super::http1::Http1;
+use super::trace::{Failure, Trace, Verdict};
+use crate::model::{Address, HttpCheck, HttpProtocol};
 
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("tidegate/", env!("CARGO_PKG_VERSION")));
+
+/// A connection kept for the next question to the same address. Nothing drives it in between; dropping it closes it.
+pub struct Kept(Connection);
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Connection::Http1(_) => "Kept(http1)",
+            Connection::H2c(_) => "Kept(h2c)",
+        })
+    }
+}
+
+/// An HTTP connection, not spawned.
+enum Connection {
+    /// HTTP/1.1.
+    Http1(Box<Http1>),
+    /// HTTP/2.
+    H2c(Box<H2c>),
+}
 
 /// Asks over HTTP.
 ///
@@ -115,41 +128,6 @@ impl Connection {
     }
 }
 
-/// Polls `work` together with the connection it depends on: nobody else does. `None` if the connection ended first.
-pub(super) async fn drive<L, W>(line: &mut L, ended: &mut bool, work: W) -> Option<W::Output>
-where
-    L: Future + Unpin,
-    W: Future,
-{
-    let mut work = pin!(work);
-    poll_fn(|cx| {
-        if let Poll::Ready(output) = work.as_mut().poll(cx) {
-            return Poll::Ready(Some(output));
-        }
-        if !*ended {
-            *ended = Pin::new(&mut *line).poll(cx).is_ready();
-        }
-        // What the connection has just brought may be what `work` waits for.
-        match work.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if *ended => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
-
-/// Lets the connection do what it can without waiting: send what is queued, notice an end.
-pub(super) async fn nudge<L: Future + Unpin>(line: &mut L, ended: &mut bool) {
-    poll_fn(|cx| {
-        if !*ended {
-            *ended = Pin::new(&mut *line).poll(cx).is_ready();
-        }
-        Poll::Ready(())
-    })
-    .await;
-}
-
 /// The question as a request without a body.
 fn request(check: &HttpCheck, address: Address) -> Result<Request<()>, Failure> {
     let wrong = |error: http::Error| Failure::Misconfigured(Arc::from(error.to_string()));
@@ -178,33 +156,6 @@ fn request(check: &HttpCheck, address: Address) -> Result<Request<()>, Failure> 
     Ok(request)
 }
 
-/// What the head of an answer means by itself.
-pub(super) fn judge<B>(check: &HttpCheck, answer: &Response<B>) -> Verdict {
-    let status = answer.status();
-    let code = status.as_u16();
-    if let Some(grpc) = grpc_refusal(answer.headers()) {
-        return (Outcome::Misconfigured, Detail::Protocol(grpc));
-    }
-    if check.expected_statuses.iter().any(|range| range.contains(&code)) {
-        return (Outcome::Ok, Detail::Status(code));
-    }
-    match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => (Outcome::Misconfigured, Detail::Status(code)),
-        StatusCode::TOO_MANY_REQUESTS => (Outcome::Slow, Detail::Status(code)),
-        _ if status.is_redirection() => (Outcome::Unhealthy, Detail::Redirect(code)),
-        _ => (Outcome::Unhealthy, Detail::Status(code)),
-    }
-}
-
-/// A gRPC server answers an unknown path with HTTP 200 and its own refusal in the head: that is no yes.
-fn grpc_refusal(headers: &HeaderMap) -> Option<Arc<str>> {
-    let grpc = headers.get(CONTENT_TYPE)?.as_bytes().starts_with(b"application/grpc");
-    let status = headers.get("grpc-status")?.to_str().unwrap_or("?");
-    (grpc && status != "0").then(|| {
-        Arc::from(format!("a gRPC server answered with grpc-status {status}: ask it with a grpc check"))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,42 +171,6 @@ mod tests {
             reuse_connection: true,
             headers: Vec::new(),
         }
-    }
-
-    fn judged(code: u16) -> Verdict {
-        judge(&check(HttpProtocol::Http1), &Response::builder().status(code).body(()).unwrap())
-    }
-
-    #[test]
-    fn a_status_is_read_as_the_check_says() {
-        assert_eq!(judged(200), (Outcome::Ok, Detail::Status(200)));
-        assert_eq!(judged(302), (Outcome::Unhealthy, Detail::Redirect(302)));
-        assert_eq!(judged(401), (Outcome::Misconfigured, Detail::Status(401)));
-        assert_eq!(judged(403), (Outcome::Misconfigured, Detail::Status(403)));
-        assert_eq!(judged(404), (Outcome::Unhealthy, Detail::Status(404)));
-        assert_eq!(judged(429), (Outcome::Slow, Detail::Status(429)));
-        assert_eq!(judged(503), (Outcome::Unhealthy, Detail::Status(503)));
-        let mut any = check(HttpProtocol::Http1);
-        any.expected_statuses = vec![200..=200, 300..=499];
-        let answer = |code: u16| Response::builder().status(code).body(()).unwrap();
-        for code in [302, 401, 429] {
-            assert_eq!(
-                judge(&any, &answer(code)),
-                (Outcome::Ok, Detail::Status(code)),
-                "expected is expected"
-            );
-        }
-    }
-
-    #[test]
-    fn a_grpc_refusal_is_not_a_yes() {
-        let answer = |status: &str| {
-            let head =
-                Response::builder().header("content-type", "application/grpc").header("grpc-status", status);
-            judge(&check(HttpProtocol::H2c), &head.body(()).unwrap()).0
-        };
-        assert_eq!(answer("12"), Outcome::Misconfigured);
-        assert_eq!(answer("0"), Outcome::Ok);
     }
 
     #[test]

@@ -14,9 +14,9 @@ use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 
-use super::ask::{Failure, Trace, Verdict};
 use super::dial::{Wire, WireState};
-use super::http::{MAX_BODY_BYTES, MAX_HEAD_BYTES, drive, judge, nudge};
+use super::exchange::{MAX_BODY_BYTES, MAX_HEAD_BYTES, drive, judge, nudge};
+use super::trace::{Failure, Trace, Verdict};
 use crate::model::HttpCheck;
 
 /// Read buffer: a head of the longest kind, and what comes with it.

@@ -17,6 +17,7 @@
 
 mod ask;
 mod dial;
+mod exchange;
 mod h2c;
 mod http;
 mod http1;
@@ -25,7 +26,9 @@ mod rate;
 mod scheduler;
 mod tcp;
 pub mod timetable;
+mod trace;
 
-pub use ask::{Answer, Ask, Kept, Question, Sockets, ask};
+pub use ask::{Answer, Ask, Question, Sockets, ask};
+pub use http::Kept;
 pub use metrics::Metrics;
 pub use scheduler::{ProberCtx, run, run_with};

@@ -2,8 +2,8 @@
 //!
 //! It sends nothing and reads nothing. Called by `ask`.
 
-use super::ask::{Failure, Trace, Verdict};
 use super::dial::dial;
+use super::trace::{Failure, Trace, Verdict};
 use crate::model::{Address, Detail, Outcome};
 
 /// Connects, and lets go again.
