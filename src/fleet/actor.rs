@@ -71,6 +71,9 @@ pub async fn run(clock: Clock, mut inputs: FleetInputs, outputs: FleetOutputs, c
                 let view = inputs.view.borrow_and_update().clone();
                 outputs.publish(engine.apply_view(view, clock.now()));
             }
+            () = clock.sleep_until(wake.unwrap_or_default()), if wake.is_some() => {
+                outputs.publish(engine.apply_tick(clock.now()));
+            }
             batch = inputs.observations.recv() => {
                 let Some(mut seen) = batch else { return };
                 for _ in 1..BATCHES_PER_TURN {
@@ -78,9 +81,6 @@ pub async fn run(clock: Clock, mut inputs: FleetInputs, outputs: FleetOutputs, c
                     seen.extend(more);
                 }
                 outputs.publish(engine.apply_observations(&seen, clock.now()));
-            }
-            () = clock.sleep_until(wake.unwrap_or_default()), if wake.is_some() => {
-                outputs.publish(engine.apply_tick(clock.now()));
             }
         }
     }

@@ -29,6 +29,9 @@ use crate::snapshot::{Kind, Snapshot};
 /// Requests read in a row before the body looks for something to send. A client that floods us only delays itself.
 const REQUESTS_PER_POLL: usize = 64;
 
+/// Longest node id and agent kept, in bytes.
+const MAX_NAME_BYTES: usize = 256;
+
 /// A protocol variant: what the body needs of [`SotwStream`] and [`DeltaStream`].
 pub(super) trait Protocol: Unpin + Send + 'static {
     type Request: Message + Default + Send + 'static;
@@ -147,8 +150,9 @@ impl<P: Protocol> XdsBody<P> {
             self.named = true;
             // A node that does not parse names nobody; the protocol does not need it.
             let head = NodeHead::decode(node).unwrap_or_default();
-            tracing::info!(%client, node = head.id, agent = head.user_agent_name, "xds stream opened");
-            shared.clients.name(client, head.id.into(), head.user_agent_name.into());
+            let (node, agent) = (clipped(&head.id), clipped(&head.user_agent_name));
+            tracing::info!(%client, node, agent, "xds stream opened");
+            shared.clients.name(client, node.into(), agent.into());
         }
         let verdict = self
             .protocol
@@ -232,6 +236,11 @@ impl<P: Protocol> XdsBody<P> {
             self.queue(&response);
         }
     }
+}
+
+/// What is kept of a name that a peer gave.
+fn clipped(name: &str) -> &str {
+    name.get(..name.floor_char_boundary(MAX_NAME_BYTES)).unwrap_or_default()
 }
 
 impl<P: Protocol> Body for XdsBody<P> {

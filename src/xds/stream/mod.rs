@@ -72,11 +72,7 @@ pub const MAX_NAMES: usize = 100_000;
 const MAX_NACK_TEXT: usize = 2048;
 
 fn nack_text(message: &str) -> Arc<str> {
-    let mut end = message.len().min(MAX_NACK_TEXT);
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    message.get(..end).unwrap_or_default().into()
+    message.get(..message.floor_char_boundary(MAX_NACK_TEXT)).unwrap_or_default().into()
 }
 
 /// Counts the nonces of a stream.
