@@ -39,6 +39,8 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod fleet;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzz;
 pub mod health;
 pub mod model;
 pub mod net;

@@ -17,7 +17,7 @@ mod publisher;
 mod server;
 mod service;
 pub mod stream;
-mod wire;
+pub(crate) mod wire;
 
 pub use clients::{ClientStatus, Clients, KindStatus, Rejection};
 pub use metrics::Metrics;

@@ -94,7 +94,7 @@ mod field {
 const PREFIX_LEN: usize = 5;
 
 /// A response as HTTP/2 payloads: small heads of its own, and the resources' shared bytes between them.
-pub(super) fn frames(response: &Response) -> Vec<Bytes> {
+pub(crate) fn frames(response: &Response) -> Vec<Bytes> {
     let mut head = BytesMut::with_capacity(256);
     head.put_bytes(0, PREFIX_LEN);
     put_bytes(field::VERSION, response.version.as_bytes(), &mut head);
