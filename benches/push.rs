@@ -45,6 +45,8 @@ struct Figures {
     push_to_ack: Vec<f64>,
     flips: usize,
     late: usize,
+    /// The latest start on an ejected instance, in milliseconds after the ACK; negative is before it.
+    latest: f64,
     requests: usize,
     failed: usize,
     seconds: f64,
@@ -191,16 +193,20 @@ async fn run(wire: Wire) -> anyhow::Result<Figures> {
         }
     })
     .await?;
-    let late = |flip: &Flip| {
-        let during = |s: &&access_log::Served| (flip.acked..flip.until).contains(&s.start_micros);
-        served.iter().filter(during).filter(|s| s.upstream == Some(flip.victim)).count()
-    };
-    let late = flips.iter().map(late).sum();
+    let after_ack: Vec<f64> = flips.iter().flat_map(|flip| starts_after_ack(flip, &served)).collect();
+    let late = after_ack.iter().filter(|ms| **ms >= 0.0).count();
+    let latest = after_ack.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     bench.shutdown.cancel();
     while bench.tasks.join_next().await.is_some() {}
     ensure!(flips.len() == FLIPS, "some flips were lost");
     let failed = sent.iter().filter(|s| !s.is_ok()).count();
-    Ok(Figures { push_to_ack, flips: flips.len(), late, requests: sent.len(), failed, seconds })
+    Ok(Figures { push_to_ack, flips: flips.len(), late, latest, requests: sent.len(), failed, seconds })
+}
+
+/// All starts on the victim before it was to serve again, in milliseconds after the ACK.
+fn starts_after_ack(flip: &Flip, served: &[access_log::Served]) -> Vec<f64> {
+    let on_victim = served.iter().filter(|s| s.upstream == Some(flip.victim) && s.start_micros < flip.until);
+    on_victim.map(|s| (s.start_micros as f64 - flip.acked as f64) / 1e3).collect()
 }
 
 /// The value below which a share of `q` lies.
@@ -214,8 +220,8 @@ fn quantile(values: &mut [f64], q: f64) -> f64 {
 async fn main() -> anyhow::Result<()> {
     println!("{INSTANCES} instances, 1 Envoy with 2 workers, {FLIPS} ejections under load");
     println!(
-        "{:<6} {:>9} {:>9} {:>9} {:>9} {:>10} {:>8} {:>6}",
-        "ADS", "p50 ms", "p99 ms", "max ms", "requests", "per second", "failed", "late"
+        "{:<6} {:>9} {:>9} {:>9} {:>9} {:>10} {:>8} {:>6} {:>10}",
+        "ADS", "p50 ms", "p99 ms", "max ms", "requests", "per second", "failed", "late", "latest ms"
     );
     let mut delta = None;
     for wire in [Wire::Sotw, Wire::Delta] {
@@ -223,11 +229,12 @@ async fn main() -> anyhow::Result<()> {
         let [p50, p99, max] = [0.5, 0.99, 1.0].map(|q| quantile(&mut figures.push_to_ack, q));
         let rate = figures.requests as f64 / figures.seconds;
         println!(
-            "{:<6} {p50:>9.2} {p99:>9.2} {max:>9.2} {:>9} {rate:>10.0} {:>8} {:>6}",
+            "{:<6} {p50:>9.2} {p99:>9.2} {max:>9.2} {:>9} {rate:>10.0} {:>8} {:>6} {:>10.2}",
             format!("{wire:?}"),
             figures.requests,
             figures.failed,
-            figures.late
+            figures.late,
+            figures.latest
         );
         delta = Some((p50, p99, figures));
     }
