@@ -1,6 +1,7 @@
 //! The HTTP side: `/livez`, `/readyz`, `/metrics`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -32,6 +33,10 @@ pub struct HealthCtx {
     pub snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
 }
 
+/// After `shutdown` requests that have begun get this long: a peer that never ends its request must not hold the
+/// process.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// Serves until `shutdown`.
 pub async fn serve(listener: TcpListener, ctx: HealthCtx, shutdown: CancellationToken) {
     let router = Router::new()
@@ -39,9 +44,19 @@ pub async fn serve(listener: TcpListener, ctx: HealthCtx, shutdown: Cancellation
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(ctx);
-    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await;
-    if let Err(error) = served {
-        tracing::error!(%error, "the health endpoint ended");
+    let ending = shutdown.clone();
+    let serve = axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned());
+    let out_of_patience = async {
+        ending.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        served = serve.into_future() => {
+            if let Err(error) = served {
+                tracing::error!(%error, "the health endpoint ended");
+            }
+        }
+        () = out_of_patience => tracing::debug!("a peer of the health endpoint never ended its request"),
     }
 }
 
