@@ -17,10 +17,8 @@ pub struct Setup {
     pub xds: SocketAddr,
     /// `listen.health`; port 0 unless set.
     pub health: SocketAddr,
-    /// `xds.merge_window`.
-    pub merge_window: &'static str,
-    /// `xds.first_verdict_wait`.
-    pub first_verdict_wait: &'static str,
+    merge_window: &'static str,
+    first_verdict_wait: &'static str,
     clusters: BTreeMap<String, Pool>,
     listeners: BTreeMap<String, (SocketAddr, String)>,
 }
@@ -56,6 +54,27 @@ impl Setup {
     pub fn fixed_ports(mut self) -> Self {
         self.xds.set_port(free_port());
         self.health.set_port(free_port());
+        self
+    }
+
+    /// Another xDS address.
+    #[must_use]
+    pub fn xds_at(mut self, at: SocketAddr) -> Self {
+        self.xds = at;
+        self
+    }
+
+    /// How long good news waits.
+    #[must_use]
+    pub fn merge_window(mut self, window: &'static str) -> Self {
+        self.merge_window = window;
+        self
+    }
+
+    /// How long a first verdict is waited for.
+    #[must_use]
+    pub fn first_verdict_wait(mut self, wait: &'static str) -> Self {
+        self.first_verdict_wait = wait;
         self
     }
 

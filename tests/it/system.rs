@@ -6,6 +6,7 @@ mod loading;
 mod manners;
 mod reload;
 mod restart;
+mod rude;
 mod spine;
 
 use std::net::SocketAddr;
