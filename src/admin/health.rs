@@ -33,7 +33,8 @@ pub struct HealthCtx {
     pub snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
 }
 
-/// A scrape may end this long after the shutdown began; then its connection is cut.
+/// After `shutdown` requests that have begun get this long: a peer that never ends its request must not hold the
+/// process.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Serves until `shutdown`.
@@ -43,16 +44,19 @@ pub async fn serve(listener: TcpListener, ctx: HealthCtx, shutdown: Cancellation
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(ctx);
-    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown.clone().cancelled_owned());
-    let late = async {
-        shutdown.cancelled().await;
+    let ending = shutdown.clone();
+    let serve = axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned());
+    let out_of_patience = async {
+        ending.cancelled().await;
         tokio::time::sleep(GRACE).await;
     };
     tokio::select! {
-        ended = served.into_future() => if let Err(error) = ended {
-            tracing::error!(%error, "the health endpoint ended");
-        },
-        () = late => {}
+        served = serve.into_future() => {
+            if let Err(error) = served {
+                tracing::error!(%error, "the health endpoint ended");
+            }
+        }
+        () = out_of_patience => tracing::debug!("a peer of the health endpoint never ended its request"),
     }
 }
 

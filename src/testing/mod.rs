@@ -8,9 +8,11 @@
 //! * real parts: [`parts`] (where the Envoy binary comes from), [`envoy`] (a running one, its admin, its access log)
 //! * doubles: [`instance`] (a backend), [`sim_envoy`] (an xDS client), [`scripted_ads`] (an xDS server),
 //!   [`xds_samples`] (resources to speak about)
+//! * tidegate itself: [`app`] (whole, in this process), [`process`] (the real program), [`setup`] (their config)
 //! * builders: [`model`], [`world`]
 //! * tools: [`load`], [`fetch`], [`eventually`], [`trace`]
 
+pub mod app;
 pub mod envoy;
 pub mod eventually;
 pub mod fetch;
@@ -18,7 +20,9 @@ pub mod instance;
 pub mod load;
 pub mod model;
 pub mod parts;
+pub mod process;
 pub mod scripted_ads;
+pub mod setup;
 pub mod sim_envoy;
 pub mod trace;
 pub mod world;

@@ -5,4 +5,5 @@ mod check;
 mod envoy;
 mod probe;
 mod sim_envoy;
+mod system;
 mod transcript;

@@ -1,0 +1,148 @@
+//! The real `tidegate` program as a child process.
+//!
+//! Started on a config file of its own with fixed ports, so that a restart comes back to the same place. It is killed
+//! by its process id when the value is dropped. What it logs is kept for the test to read.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use tempfile::TempDir;
+
+use super::eventually::eventually;
+use super::fetch;
+use super::setup::Setup;
+
+/// `tidegate serve`, running or ended.
+#[derive(Debug)]
+pub struct TidegateProcess {
+    binary: PathBuf,
+    dir: TempDir,
+    xds: SocketAddr,
+    health: SocketAddr,
+    child: Option<Child>,
+}
+
+impl TidegateProcess {
+    /// Starts `binary` with a config that names its ports, and waits until it is ready.
+    pub async fn start(binary: &str, setup: &Setup) -> anyhow::Result<Self> {
+        let mut process = Self::prepare(binary, setup)?;
+        process.run()?;
+        process.wait_ready().await?;
+        Ok(process)
+    }
+
+    /// The config is written, nothing runs.
+    pub fn prepare(binary: &str, setup: &Setup) -> anyhow::Result<Self> {
+        ensure!(setup.xds.port() != 0 && setup.health.port() != 0, "a process needs fixed ports");
+        let dir = TempDir::with_prefix("tidegate-process-")?;
+        std::fs::write(dir.path().join("tidegate.yaml"), setup.yaml())?;
+        Ok(Self { binary: binary.into(), dir, xds: setup.xds, health: setup.health, child: None })
+    }
+
+    /// Starts the process and returns at once. The log goes on in the same file.
+    pub fn run(&mut self) -> anyhow::Result<()> {
+        ensure!(self.child.is_none(), "it runs already");
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_path())?;
+        let child = Command::new(&self.binary)
+            .args(["serve", "--config"])
+            .arg(self.config_path())
+            .env("RUST_LOG", "info")
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("running {}", self.binary.display()))?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// Waits until `/readyz` says yes; an error at once if the process ends.
+    pub async fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let health = self.health;
+        let Some(child) = self.child.as_mut() else { bail!("nothing runs") };
+        let ready = eventually("tidegate is ready", async || {
+            if let Some(status) = child.try_wait().map_err(|e| e.to_string())? {
+                return Ok(Err(status));
+            }
+            match fetch::get(health, "/readyz").await {
+                Ok(answer) if answer.status.is_success() => Ok(Ok(())),
+                Ok(answer) => Err(answer.text()),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        });
+        match ready.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(status)) => bail!("it exited with {status}: {}", self.log()),
+            Err(error) => Err(error.context(self.log())),
+        }
+    }
+
+    /// Where it serves xDS.
+    pub fn xds(&self) -> SocketAddr {
+        self.xds
+    }
+
+    /// Where it serves its own health.
+    pub fn health(&self) -> SocketAddr {
+        self.health
+    }
+
+    /// The config file.
+    pub fn config_path(&self) -> PathBuf {
+        self.dir.path().join("tidegate.yaml")
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    /// Everything logged so far, over all runs.
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// SIGTERM; returns when it has exited.
+    pub async fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
+        let Some(child) = self.child.as_ref() else { bail!("nothing runs") };
+        let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status()?;
+        ensure!(sent.success(), "kill -TERM {} failed", child.id());
+        self.wait_exit().await
+    }
+
+    /// SIGKILL; returns when it is gone.
+    pub async fn kill(&mut self) -> anyhow::Result<ExitStatus> {
+        let Some(child) = self.child.as_mut() else { bail!("nothing runs") };
+        child.kill()?;
+        self.wait_exit().await
+    }
+
+    /// Waits until it has exited by itself.
+    pub async fn wait_exit(&mut self) -> anyhow::Result<ExitStatus> {
+        let Some(child) = self.child.as_mut() else { bail!("nothing runs") };
+        let status = eventually("tidegate exits", async || {
+            child.try_wait().map_err(|e| e.to_string())?.ok_or_else(|| "still running".to_owned())
+        })
+        .await?;
+        self.child = None;
+        Ok(status)
+    }
+}
+
+impl Drop for TidegateProcess {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.as_mut() {
+            // Both fail only if the child is gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
