@@ -41,6 +41,14 @@ impl Kind {
         }
     }
 
+    /// True if such a resource leads, by itself or through another, to clusters.
+    pub const fn refers_to_clusters(self) -> bool {
+        match self {
+            Self::Cluster | Self::Endpoints => false,
+            Self::Listener | Self::Route => true,
+        }
+    }
+
     /// The short name used in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {

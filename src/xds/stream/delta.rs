@@ -99,9 +99,13 @@ impl DeltaStream {
     /// New and changed resources of one type.
     fn updates(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
         let set = snapshot.set(kind);
+        let unsettled = kind.refers_to_clusters() && !self.state(Kind::Cluster).in_flight.is_empty();
         let state = self.state(kind);
         if !state.subscription.asked || state.is_quiet(set) {
             return None;
+        }
+        if unsettled && !state.owes_answer {
+            return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
         }
         let mut due = state.due(set);
         if kind == Kind::Endpoints {
@@ -131,16 +135,18 @@ impl DeltaStream {
     }
 
     /// Resources of one type that are gone. Clusters and routes go only when no other type that may refer to them
-    /// has anything under way.
+    /// has anything under way, or held back by [`Self::updates`].
     fn removals(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
-        let referred_to = match kind {
-            Kind::Cluster => {
-                !self.state(Kind::Listener).in_flight.is_empty()
-                    || !self.state(Kind::Route).in_flight.is_empty()
-            }
-            Kind::Route => !self.state(Kind::Listener).in_flight.is_empty(),
-            Kind::Endpoints | Kind::Listener => false,
+        let referring: &[Kind] = match kind {
+            Kind::Cluster => &[Kind::Listener, Kind::Route],
+            Kind::Route => &[Kind::Listener],
+            Kind::Endpoints | Kind::Listener => &[],
         };
+        let unsettled = !self.state(Kind::Cluster).in_flight.is_empty();
+        let referred_to = referring.iter().any(|kind| {
+            let state = self.state(*kind);
+            !state.in_flight.is_empty() || unsettled && state.subscription.asked
+        });
         let set = snapshot.set(kind);
         let state = self.state(kind);
         if referred_to || !state.subscription.asked || state.is_quiet(set) {

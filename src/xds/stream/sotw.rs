@@ -88,7 +88,11 @@ impl SotwStream {
     /// `exact` leaves removed clusters out; otherwise they linger until nothing can refer to them.
     fn next_of(&mut self, kind: Kind, snapshot: &Snapshot, exact: bool) -> Option<Response> {
         let set = snapshot.set(kind);
+        let unsettled = kind.refers_to_clusters() && self.state(Kind::Cluster).in_flight.is_some();
         let state = self.state(kind);
+        if unsettled && !state.owes_answer {
+            return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
+        }
         let quiet = state.quiet_for.as_ref().is_some_and(|quiet| Arc::ptr_eq(quiet, set));
         if quiet || !state.subscription.asked || state.in_flight.is_some() {
             return None;
