@@ -11,7 +11,7 @@ use prost::Message;
 
 use crate::config as configs;
 use crate::model::Serve;
-use crate::snapshot::{Kind, Snapshot};
+use crate::snapshot::{Door, Kind, Snapshot};
 use crate::testing::world::{Pool, World, Worlds};
 use crate::xds::stream::{DeltaStream, Response, SotwStream};
 use crate::xds::wire::{DeltaRequest, SotwRequest, frames};
@@ -37,7 +37,7 @@ pub fn config(bytes: &[u8]) {
 pub fn xds_stream(bytes: &[u8]) {
     let worlds = worlds();
     let mut world = 0;
-    let (mut delta, mut sotw) = (DeltaStream::new(&Kind::ALL), SotwStream::new(&Kind::ALL));
+    let (mut delta, mut sotw) = (DeltaStream::new(Door::Aggregated), SotwStream::new(Door::Aggregated));
     let mut nonces = [0; 2];
     let mut rest = bytes;
     while let Some((step, after)) = rest.split_first() {

@@ -67,6 +67,7 @@ impl Report {
             let unheard = "left unanswered, clients keep what they have";
             match cluster.standing {
                 Standing::Decided => {}
+                Standing::Loading => items.push(Item::Warn(format!("cluster {name}: nobody is ready yet"))),
                 Standing::Undecided => {
                     items.push(Item::Warn(format!("cluster {name}: no verdict yet, {unheard}")))
                 }

@@ -2,9 +2,13 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
+
+/// After this, tasks that were told to stop and did not are dropped: the process ends within five seconds.
+const GRACE: Duration = Duration::from_secs(4);
 
 /// How the process's tasks came to an end before anybody asked them to.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,12 +53,17 @@ impl Supervisor {
             tracing::error!(error = %failure, "shutting down");
         }
         let mut late = None;
-        while let Some(ended) = self.tasks.join_next_with_id().await {
-            if let Err(error) = ended
-                && error.is_panic()
-            {
-                late = Some(self.failure(Err(error)));
+        let all_end = async {
+            while let Some(ended) = self.tasks.join_next_with_id().await {
+                if let Err(error) = ended
+                    && error.is_panic()
+                {
+                    late = Some(self.failure(Err(error)));
+                }
             }
+        };
+        if tokio::time::timeout(GRACE, all_end).await.is_err() {
+            tracing::warn!("some tasks did not end in time and are dropped");
         }
         failure.or(late).map_or(Ok(()), Err)
     }
@@ -99,6 +108,13 @@ mod tests {
         tasks.spawn("bomb", async { panic!("boom {}", 1) });
         let failure = tasks.run(std::future::pending()).await;
         assert_eq!(failure, Err(TaskFailure::Panicked("bomb", "boom 1".to_owned())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_does_not_stop_is_dropped() {
+        let mut tasks = Supervisor::new(CancellationToken::new());
+        tasks.spawn("deaf", std::future::pending());
+        assert_eq!(tasks.run(async {}).await, Ok(()));
     }
 
     #[tokio::test]

@@ -337,8 +337,15 @@ fn standing(pool: &Pool) -> Standing {
     let nobody = members().next().is_none(); // listed without instances: empty, and that is the truth
     let all_judged =
         members().all(InstanceHealth::has_verdict) && members().any(InstanceHealth::has_answered);
-    let enough = pool.waited && members().any(|h| *h.state() == State::Serving);
-    if nobody || all_judged || enough { Standing::Decided } else { Standing::Undecided }
+    let some_serve = members().any(|h| *h.state() == State::Serving);
+    let enough = all_judged || pool.waited || pool.standing == Standing::Loading;
+    if nobody || (some_serve && enough) {
+        Standing::Decided
+    } else if all_judged || pool.standing == Standing::Loading {
+        Standing::Loading
+    } else {
+        Standing::Undecided
+    }
 }
 
 /// Both sides are sorted by id.

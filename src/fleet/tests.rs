@@ -74,8 +74,12 @@ impl Fleet {
         plan.entries.iter().map(|e| (e.id.to_string(), e.serve)).collect()
     }
 
+    fn standing(&self) -> Standing {
+        self.plan.clusters[&cluster_name("c")].standing
+    }
+
     fn decided(&self) -> bool {
-        self.plan.clusters[&cluster_name("c")].standing == Standing::Decided
+        self.standing() == Standing::Decided
     }
 }
 
@@ -125,7 +129,7 @@ fn silence_of_all_is_no_reason_to_empty_a_cluster() {
     }
     assert!(!fleet.decided());
     fleet.see("a", Outcome::Unhealthy); // an answer: the network is there, the fleet is loading
-    assert!(fleet.decided());
+    assert_eq!(fleet.standing(), Standing::Loading);
     assert!(fleet.served().values().all(|s| *s == Serve::Absent));
 }
 
@@ -141,10 +145,11 @@ fn a_fleet_that_loads_for_twenty_minutes_is_served_without_endpoints() {
             fleet.take(effects);
         }
     }
-    assert!(fleet.decided());
+    assert_eq!(fleet.standing(), Standing::Loading);
     assert!(fleet.served().values().all(|s| *s == Serve::Absent));
     fleet.see("b", Outcome::Ok);
     fleet.see("b", Outcome::Ok);
+    assert!(fleet.decided());
     assert_eq!(fleet.served()["b"], Serve::Healthy);
 }
 

@@ -96,6 +96,9 @@ pub enum Standing {
     /// Its instances are known, but not who may serve. Such a cluster's endpoints are left unanswered, never sent
     /// empty: clients keep what they have.
     Undecided,
+    /// All instances have a verdict, and nobody has served since this process watches. Clients that hold nothing
+    /// are told so; from one that holds something, nothing is taken: it may date from before a restart.
+    Loading,
     /// It is known who may serve. It never goes back from here.
     Decided,
 }

@@ -58,8 +58,8 @@ pub(super) async fn nudge<L: Future + Unpin>(line: &mut L, ended: &mut bool) {
 pub(super) fn judge<B>(check: &HttpCheck, answer: &Response<B>) -> Verdict {
     let status = answer.status();
     let code = status.as_u16();
-    if let Some(grpc) = grpc_refusal(answer.headers()) {
-        return (Outcome::Misconfigured, Detail::Protocol(grpc));
+    if let Some(refusal) = grpc_refusal(answer.headers()) {
+        return refusal;
     }
     if check.expected_statuses.iter().any(|range| range.contains(&code)) {
         return (Outcome::Ok, Detail::Status(code));
@@ -72,13 +72,14 @@ pub(super) fn judge<B>(check: &HttpCheck, answer: &Response<B>) -> Verdict {
     }
 }
 
-/// A gRPC server answers an unknown path with HTTP 200 and its own refusal in the head: that is no yes.
-fn grpc_refusal(headers: &HeaderMap) -> Option<Arc<str>> {
+/// A gRPC server answers an unknown path with HTTP 200 and its own refusal in the head: that is no yes. Status 12,
+/// UNIMPLEMENTED, says that the question is wrong; any other is a no.
+fn grpc_refusal(headers: &HeaderMap) -> Option<Verdict> {
     let grpc = headers.get(CONTENT_TYPE)?.as_bytes().starts_with(b"application/grpc");
     let status = headers.get("grpc-status")?.to_str().unwrap_or("?");
-    (grpc && status != "0").then(|| {
-        Arc::from(format!("a gRPC server answered with grpc-status {status}: ask it with a grpc check"))
-    })
+    let outcome = if status == "12" { Outcome::Misconfigured } else { Outcome::Unhealthy };
+    let why = || format!("a gRPC server answered with grpc-status {status}: it wants a grpc check");
+    (grpc && status != "0").then(|| (outcome, Detail::Protocol(Arc::from(why()))))
 }
 
 #[cfg(test)]
@@ -133,6 +134,7 @@ mod tests {
             judge(&check(HttpProtocol::H2c), &head.body(()).unwrap()).0
         };
         assert_eq!(answer("12"), Outcome::Misconfigured);
+        assert_eq!(answer("14"), Outcome::Unhealthy);
         assert_eq!(answer("0"), Outcome::Ok);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::proto;
+use super::{Door, proto};
 use crate::config::{CircuitBreakers, EnvoyCluster, LbPolicy};
 use crate::model::ClusterName;
 use crate::pb::envoy::config::cluster::v3::{
@@ -26,12 +26,16 @@ const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptio
 
 /// `registered` is the number of registered instances, whatever their health: it must not flap with verdicts, since
 /// each changed byte here makes every Envoy rebuild its connection pools.
-pub(super) fn cluster(name: &ClusterName, envoy: &EnvoyCluster, registered: usize) -> Cluster {
+pub(super) fn cluster(name: &ClusterName, envoy: &EnvoyCluster, registered: usize, door: Door) -> Cluster {
+    let eds_config = match door {
+        Door::Aggregated | Door::Endpoints => proto::ads(Some(EDS_WAIT)),
+        Door::Clusters => proto::alone(EDS_WAIT),
+    };
     Cluster {
         name: name.as_str().to_owned(),
         cluster_discovery_type: Some(cluster::ClusterDiscoveryType::Type(cluster::DiscoveryType::Eds as i32)),
         eds_cluster_config: Some(cluster::EdsClusterConfig {
-            eds_config: Some(proto::ads(Some(EDS_WAIT))),
+            eds_config: Some(eds_config),
             service_name: String::new(),
         }),
         connect_timeout: Some(proto::duration(envoy.connect_timeout)),
@@ -93,6 +97,8 @@ fn bridge() -> OutlierDetection {
     OutlierDetection {
         split_external_local_origin_errors: true,
         consecutive_local_origin_failure: proto::u32_value(3),
+        // Ejections end at a sweep only: with Envoy's default of 10 s, two seconds would be ten.
+        interval: Some(proto::duration(Duration::from_secs(1))),
         base_ejection_time: Some(proto::duration(Duration::from_secs(2))),
         max_ejection_time: Some(proto::duration(Duration::from_secs(10))),
         max_ejection_percent: proto::u32_value(50),

@@ -1,5 +1,27 @@
 //! The resource types served.
 
+/// The service by which a client asks. It decides which types there are, and how the ones refer to the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// Everything on one stream (ADS).
+    Aggregated,
+    /// Clusters alone. They take their endpoints from tidegate too, on a stream of its own.
+    Clusters,
+    /// Endpoints alone.
+    Endpoints,
+}
+
+impl Door {
+    /// The types served there, in order.
+    pub const fn kinds(self) -> &'static [Kind] {
+        match self {
+            Self::Aggregated => &Kind::ALL,
+            Self::Clusters => &[Kind::Cluster],
+            Self::Endpoints => &[Kind::Endpoints],
+        }
+    }
+}
+
 /// A resource type, in make-before-break order: what is referred to comes before what refers to it (the xDS
 /// protocol's "eventual consistency considerations"). The order of the variants *is* the order on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +60,14 @@ impl Kind {
         match self {
             Self::Cluster | Self::Listener => true,
             Self::Endpoints | Self::Route => false,
+        }
+    }
+
+    /// True if such a resource leads, by itself or through another, to clusters.
+    pub const fn refers_to_clusters(self) -> bool {
+        match self {
+            Self::Cluster | Self::Endpoints => false,
+            Self::Listener | Self::Route => true,
         }
     }
 

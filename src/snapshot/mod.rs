@@ -17,7 +17,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use kind::Kind;
+pub use kind::{Door, Kind};
+pub use proto::BOOTSTRAP_CLUSTER;
 pub use resource::Resource;
 pub(crate) use resource::put_bytes;
 
@@ -31,6 +32,9 @@ pub struct ResourceSet {
     pub resources: BTreeMap<Arc<str>, Arc<Resource>>,
     /// Names that exist, but of which nothing can be said yet. They are neither sent nor called removed.
     pub withheld: BTreeSet<Arc<str>>,
+    /// Resources that a client which holds nothing may have, and one that holds something must not: nobody has
+    /// served since this process watches, and what the client holds may come from a time when somebody did.
+    pub provisional: BTreeSet<Arc<str>>,
 }
 
 impl ResourceSet {
@@ -53,6 +57,8 @@ pub struct Snapshot {
     /// The plan's generation.
     pub generation: u64,
     sets: [Arc<ResourceSet>; 4],
+    /// Clusters for those who take clusters alone: their endpoints come by another way than ADS.
+    clusters_alone: Arc<ResourceSet>,
     origin: Arc<Origin>,
 }
 
@@ -69,9 +75,22 @@ impl Snapshot {
         }
     }
 
+    /// The resources of `kind` as they are served at `door`.
+    pub fn set_at(&self, door: Door, kind: Kind) -> &Arc<ResourceSet> {
+        match (door, kind) {
+            (Door::Clusters, Kind::Cluster) => &self.clusters_alone,
+            (Door::Aggregated | Door::Clusters | Door::Endpoints, _) => self.set(kind),
+        }
+    }
+
     /// The snapshot after this one: what did not change is taken over, not encoded again.
     pub fn update(&self, config: &Config, plan: &Plan) -> Self {
-        let mut next = Build { previous: self, sets: Default::default(), origin: Origin::default() };
+        let mut next = Build {
+            previous: self,
+            sets: Default::default(),
+            clusters_alone: ResourceSet::default(),
+            origin: Origin::default(),
+        };
         for (name, cluster) in &config.clusters {
             next.cluster(name, cluster, plan.clusters.get(name));
         }
@@ -82,25 +101,26 @@ impl Snapshot {
         Self {
             generation: plan.generation,
             sets: [
-                self.reuse(Kind::Cluster, clusters),
-                self.reuse(Kind::Endpoints, endpoints),
-                self.reuse(Kind::Listener, listeners),
-                self.reuse(Kind::Route, routes),
+                reuse(self.set(Kind::Cluster), clusters),
+                reuse(self.set(Kind::Endpoints), endpoints),
+                reuse(self.set(Kind::Listener), listeners),
+                reuse(self.set(Kind::Route), routes),
             ],
+            clusters_alone: reuse(&self.clusters_alone, next.clusters_alone),
             origin: Arc::new(next.origin),
         }
     }
+}
 
-    /// Keeps the previous set if the new one equals it, so that readers can compare pointers.
-    fn reuse(&self, kind: Kind, set: ResourceSet) -> Arc<ResourceSet> {
-        let old = self.set(kind);
-        if **old == set { old.clone() } else { Arc::new(set) }
-    }
+/// Keeps the previous set if the new one equals it, so that readers can compare pointers.
+fn reuse(old: &Arc<ResourceSet>, set: ResourceSet) -> Arc<ResourceSet> {
+    if **old == set { old.clone() } else { Arc::new(set) }
 }
 
 struct Build<'a> {
     previous: &'a Snapshot,
     sets: [ResourceSet; 4],
+    clusters_alone: ResourceSet,
     origin: Origin,
 }
 
@@ -108,19 +128,19 @@ impl Build<'_> {
     fn cluster(&mut self, name: &ClusterName, cluster: &Arc<Cluster>, plan: Option<&Arc<ClusterPlan>>) {
         let Some(plan) = plan.filter(|plan| plan.standing != Standing::Unlisted) else {
             // It exists, but not even its size is known, which the cluster's own resource depends on.
+            self.clusters_alone.withheld.insert(name.as_str().into());
             self.set(Kind::Cluster).withheld.insert(name.as_str().into());
             self.set(Kind::Endpoints).withheld.insert(name.as_str().into());
             return;
         };
-        let origin = self.previous.origin.clone();
-        let (same_cluster, same_plan) = match origin.clusters.get(name) {
+        let (same_cluster, same_plan) = match self.previous.origin.clusters.get(name) {
             Some((old, old_plan)) => {
                 let same_size = old_plan.entries.len() == plan.entries.len();
                 (Arc::ptr_eq(old, cluster) && same_size, Arc::ptr_eq(old_plan, plan))
             }
             None => (false, false),
         };
-        if !(same_cluster && self.take_over(Kind::Cluster, name.as_str())) {
+        if !(same_cluster && self.take_over_cluster(name.as_str())) {
             self.put_cluster(name, cluster, plan.entries.len());
         }
         if plan.standing == Standing::Undecided {
@@ -132,38 +152,71 @@ impl Build<'_> {
                 Resource::new(Kind::Endpoints, name.as_str(), plan.generation, &assignment),
             );
         }
+        if plan.standing == Standing::Loading {
+            self.set(Kind::Endpoints).provisional.insert(name.as_str().into());
+        }
         self.origin.clusters.insert(name.clone(), (cluster.clone(), plan.clone()));
     }
 
     fn put_cluster(&mut self, name: &ClusterName, cluster: &Cluster, registered: usize) {
-        let message = cds::cluster(name, &cluster.envoy, registered);
+        let message = cds::cluster(name, &cluster.envoy, registered, Door::Aggregated);
         self.put(Kind::Cluster, Resource::new(Kind::Cluster, name.as_str(), 0, &message));
+        let message = cds::cluster(name, &cluster.envoy, registered, Door::Clusters);
+        let alone = Resource::new(Kind::Cluster, name.as_str(), 0, &message);
+        self.clusters_alone.resources.insert(alone.name.clone(), Arc::new(alone));
     }
 
-    /// A listener that leads to a cluster which cannot be told yet stays as it was: its new routes would lead nowhere.
+    fn take_over_cluster(&mut self, name: &str) -> bool {
+        let Some(alone) = self.previous.clusters_alone.resources.get(name).cloned() else { return false };
+        self.clusters_alone.resources.insert(alone.name.clone(), alone);
+        self.take_over(Kind::Cluster, name)
+    }
+
+    /// A listener that is to lead to a cluster of which nobody knows yet who may serve stays as it was, and what it
+    /// led to stays with it: traffic moves when there is somewhere to move to. One that leads nowhere yet is told as
+    /// soon as its clusters can be.
     fn listener(&mut self, name: &ListenerName, listener: &Arc<Listener>) {
-        let untold = &self.set(Kind::Cluster).withheld;
-        if listener.routes.iter().any(|route| untold.contains(route.cluster.as_str())) {
-            for kind in [Kind::Listener, Kind::Route] {
-                if !self.take_over(kind, name.as_str()) {
-                    self.set(kind).withheld.insert(name.as_str().into());
-                }
+        let old = self.previous.origin.listeners.get(name).cloned();
+        let unheard = |kind: Kind, sets: &[ResourceSet; 4]| {
+            let [clusters, endpoints, ..] = sets;
+            let withheld = if kind == Kind::Cluster { &clusters.withheld } else { &endpoints.withheld };
+            listener.routes.iter().any(|route| withheld.contains(route.cluster.as_str()))
+        };
+        let (untold, undecided) = (unheard(Kind::Cluster, &self.sets), unheard(Kind::Endpoints, &self.sets));
+        match old {
+            Some(old) if undecided && old != *listener => self.keep_listener(name, &old),
+            Some(old) if Arc::ptr_eq(&old, listener) && self.take_over_listener(name.as_str()) => {
+                self.origin.listeners.insert(name.clone(), old);
             }
-            if let Some(old) = self.previous.origin.listeners.get(name) {
-                self.origin.listeners.insert(name.clone(), old.clone());
+            None if untold => {
+                self.set(Kind::Listener).withheld.insert(name.as_str().into());
+                self.set(Kind::Route).withheld.insert(name.as_str().into());
             }
-            return;
+            Some(_) | None => self.put_listener(name, listener),
         }
-        let same = self.previous.origin.listeners.get(name).is_some_and(|old| Arc::ptr_eq(old, listener));
-        if !(same
-            && self.take_over(Kind::Listener, name.as_str())
-            && self.take_over(Kind::Route, name.as_str()))
-        {
-            let (lds, rds) = (lds::listener(name, listener), rds::routes(name, listener));
-            self.put(Kind::Listener, Resource::new(Kind::Listener, name.as_str(), 0, &lds));
-            self.put(Kind::Route, Resource::new(Kind::Route, name.as_str(), 0, &rds));
-        }
+    }
+
+    fn put_listener(&mut self, name: &ListenerName, listener: &Arc<Listener>) {
+        let (lds, rds) = (lds::listener(name, listener), rds::routes(name, listener));
+        self.put(Kind::Listener, Resource::new(Kind::Listener, name.as_str(), 0, &lds));
+        self.put(Kind::Route, Resource::new(Kind::Route, name.as_str(), 0, &rds));
         self.origin.listeners.insert(name.clone(), listener.clone());
+    }
+
+    fn take_over_listener(&mut self, name: &str) -> bool {
+        self.take_over(Kind::Listener, name) && self.take_over(Kind::Route, name)
+    }
+
+    /// The listener as it was, and those of its clusters that the config no longer has, as they were last told.
+    fn keep_listener(&mut self, name: &ListenerName, old: &Arc<Listener>) {
+        self.take_over_listener(name.as_str());
+        self.origin.listeners.insert(name.clone(), old.clone());
+        for route in &old.routes {
+            let cluster = route.cluster.as_str();
+            if !self.origin.clusters.contains_key(cluster) && self.take_over_cluster(cluster) {
+                self.take_over(Kind::Endpoints, cluster);
+            }
+        }
     }
 
     const fn set(&mut self, kind: Kind) -> &mut ResourceSet {

@@ -37,6 +37,31 @@ pub(super) fn address(address: Address) -> core::Address {
     core::Address { address: Some(core::address::Address::SocketAddress(socket)) }
 }
 
+/// The name under which an Envoy's bootstrap knows tidegate.
+pub const BOOTSTRAP_CLUSTER: &str = "tidegate";
+
+/// "On a stream of its own, from [`BOOTSTRAP_CLUSTER`]", for Envoys without ADS.
+pub(super) fn alone(initial_fetch_timeout: Duration) -> core::ConfigSource {
+    let service =
+        core::grpc_service::EnvoyGrpc { cluster_name: BOOTSTRAP_CLUSTER.to_owned(), ..Default::default() };
+    let source = core::ApiConfigSource {
+        api_type: core::api_config_source::ApiType::DeltaGrpc as i32,
+        transport_api_version: core::ApiVersion::V3 as i32,
+        grpc_services: vec![core::GrpcService {
+            target_specifier: Some(core::grpc_service::TargetSpecifier::EnvoyGrpc(service)),
+            ..Default::default()
+        }],
+        set_node_on_first_message_only: true,
+        ..Default::default()
+    };
+    core::ConfigSource {
+        resource_api_version: core::ApiVersion::V3 as i32,
+        initial_fetch_timeout: Some(duration(initial_fetch_timeout)),
+        config_source_specifier: Some(core::config_source::ConfigSourceSpecifier::ApiConfigSource(source)),
+        ..Default::default()
+    }
+}
+
 /// "Over the ADS stream you already have", and how long Envoy waits for the first answer.
 pub(super) fn ads(initial_fetch_timeout: Option<Duration>) -> core::ConfigSource {
     core::ConfigSource {

@@ -223,6 +223,42 @@ fn a_listener_waits_until_the_cluster_it_leads_to_can_be_told() {
 }
 
 #[test]
+fn traffic_that_moves_to_a_new_cluster_in_one_reload_stays_until_somebody_there_can_serve() {
+    let to = |cluster: &str| Listener {
+        address: "127.0.0.1:8080".parse().unwrap(),
+        routes: vec![Route {
+            prefix: "/".into(),
+            cluster: cluster_name(cluster),
+            timeout: ms(0),
+            idle_timeout: ms(1000),
+            num_retries: 0,
+        }],
+    };
+    let only = |name: &'static str| Config {
+        listeners: [(ListenerName::new("in").unwrap(), Arc::new(to(name)))].into(),
+        ..config([(name, cluster([]))])
+    };
+    let plan_of = |name: &str, generation, standing| {
+        let of_cluster =
+            Arc::new(ClusterPlan { generation, standing, entries: vec![entry("a", 1, Serve::Healthy)] });
+        Plan { generation, at: MonoTime::ZERO, clusters: [(cluster_name(name), of_cluster)].into() }
+    };
+    let blue = Snapshot::default().update(&only("blue"), &plan_of("blue", 1, Standing::Decided));
+    let waiting = blue.update(&only("green"), &plan_of("green", 2, Standing::Undecided));
+    let again = waiting.update(&only("green"), &plan_of("green", 2, Standing::Undecided));
+    for snapshot in [&waiting, &again] {
+        for kind in [Kind::Cluster, Kind::Endpoints] {
+            assert!(snapshot.set(kind).resources.contains_key("blue"), "{kind:?}");
+        }
+        assert_eq!(snapshot.set(Kind::Route), blue.set(Kind::Route));
+    }
+    let moved = again.update(&only("green"), &plan_of("green", 3, Standing::Decided));
+    assert!(!moved.set(Kind::Cluster).resources.contains_key("blue"));
+    assert!(moved.set(Kind::Endpoints).resources.contains_key("green"));
+    assert_ne!(moved.set(Kind::Route), blue.set(Kind::Route));
+}
+
+#[test]
 fn a_route_has_no_total_timeout_and_retries_only_what_never_arrived() {
     let listener = Listener {
         address: "127.0.0.1:8080".parse().unwrap(),

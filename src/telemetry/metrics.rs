@@ -100,7 +100,7 @@ impl Collector for PlanGauges {
         )?;
         for (name, cluster) in &plan.clusters {
             let labels = [("cluster", name.as_str())];
-            ConstGauge::new(i64::from(cluster.standing == Standing::Decided))
+            ConstGauge::new(i64::from(cluster.standing >= Standing::Loading))
                 .encode(decided.encode_family(&labels)?)?;
         }
         Ok(())

@@ -111,7 +111,7 @@ impl TestApp {
             let entries = cluster.entries.iter().filter(|e| e.serve != Serve::Absent);
             let mut now: Vec<_> = entries.map(|e| (e.address.to_string(), e.serve)).collect();
             now.sort();
-            cluster.standing == Standing::Decided && now == wanted
+            cluster.standing >= Standing::Loading && now == wanted
         })
         .await
     }

@@ -13,6 +13,8 @@ use crate::snapshot::Snapshot;
 pub enum Pool {
     /// Nobody can say who may serve.
     Undecided,
+    /// So many instances, of which none has ever served.
+    Loading(usize),
     /// Endpoints in order, on ports 9000 and up.
     Decided(Vec<Serve>),
 }
@@ -41,6 +43,7 @@ fn config_of(world: &World) -> Config {
     let mut config = config(world.iter().map(|(name, (pool, _))| {
         let size = match pool {
             Pool::Undecided => 0,
+            Pool::Loading(size) => *size,
             Pool::Decided(entries) => entries.len(),
         };
         let mut cluster = cluster([]);
@@ -66,6 +69,10 @@ fn plan_of(world: &World, generation: u64) -> Plan {
     let clusters = world.iter().map(|(name, (pool, _))| {
         let plan = match pool {
             Pool::Undecided => ClusterPlan { generation, standing: Standing::Undecided, entries: Vec::new() },
+            Pool::Loading(size) => {
+                let entries = (9000..).take(*size).map(|port| entry(port, Serve::Absent));
+                ClusterPlan { generation, standing: Standing::Loading, entries: entries.collect() }
+            }
             Pool::Decided(serves) => {
                 let entries = serves.iter().zip(9000..).map(|(serve, port)| entry(port, *serve));
                 ClusterPlan { generation, standing: Standing::Decided, entries: entries.collect() }

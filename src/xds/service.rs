@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use super::body::{Protocol, Shared, XdsBody};
 use super::stream::{DeltaStream, SotwStream};
-use crate::snapshot::{Kind, Snapshot};
+use crate::snapshot::{Door, Snapshot};
 
 /// Largest request accepted, in bytes. An Envoy with tens of thousands of resources lists them all on reconnect.
 const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
@@ -50,7 +50,7 @@ impl Streams {
 
 /// Declares one xDS service: its full name, and its two methods with the types they serve.
 macro_rules! xds_service {
-    ($name:ident, $service:literal, $sotw:literal, $delta:literal, $kinds:expr) => {
+    ($name:ident, $service:literal, $sotw:literal, $delta:literal, $door:expr) => {
         #[derive(Debug, Clone)]
         pub(super) struct $name(pub(super) Streams);
 
@@ -68,11 +68,10 @@ macro_rules! xds_service {
             }
 
             fn call(&mut self, request: Request<Body>) -> Self::Future {
-                const KINDS: &[Kind] = $kinds;
                 ready(Ok(match request.uri().path() {
-                    concat!("/", $service, "/", $sotw) => self.0.open(request, SotwStream::new(KINDS), $sotw),
+                    concat!("/", $service, "/", $sotw) => self.0.open(request, SotwStream::new($door), $sotw),
                     concat!("/", $service, "/", $delta) => {
-                        self.0.open(request, DeltaStream::new(KINDS), $delta)
+                        self.0.open(request, DeltaStream::new($door), $delta)
                     }
                     _ => Status::unimplemented("no such xDS method").into_http(),
                 }))
@@ -86,19 +85,19 @@ xds_service!(
     "envoy.service.discovery.v3.AggregatedDiscoveryService",
     "StreamAggregatedResources",
     "DeltaAggregatedResources",
-    &Kind::ALL
+    Door::Aggregated
 );
 xds_service!(
     Endpoints,
     "envoy.service.endpoint.v3.EndpointDiscoveryService",
     "StreamEndpoints",
     "DeltaEndpoints",
-    &[Kind::Endpoints]
+    Door::Endpoints
 );
 xds_service!(
     Clusters,
     "envoy.service.cluster.v3.ClusterDiscoveryService",
     "StreamClusters",
     "DeltaClusters",
-    &[Kind::Cluster]
+    Door::Clusters
 );

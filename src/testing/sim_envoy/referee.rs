@@ -39,9 +39,9 @@ struct Topic {
     leaving: BTreeMap<String, u32>,
     /// Asked for and not answered yet.
     owed: BTreeSet<String>,
-    /// Delta: may be sent again though nothing changed, since its cluster changed or it was refused.
+    /// May be sent again though nothing changed, since its cluster changed or it was refused.
     excused: BTreeSet<String>,
-    /// SotW: one response without news is excused, for the same reasons or since a name was given up.
+    /// SotW: one response without news is excused, since a name was given up.
     excused_once: bool,
     /// SotW: so is one while names newly asked for are not answered.
     unanswered: bool,
@@ -82,7 +82,6 @@ impl Referee {
     pub(super) fn excuse(&mut self, kind: Kind, names: impl IntoIterator<Item = String>) {
         let topic = self.topics.entry(kind).or_default();
         topic.excused.extend(names);
-        topic.excused_once = true;
     }
 
     /// The client refused this message.
@@ -160,7 +159,7 @@ impl Topic {
         let mut stale = Vec::new();
         for offer in offers {
             let asked = self.owed.remove(&offer.name) | self.seen.insert(offer.name.clone());
-            let excused = scope == Scope::Delta && self.excused.remove(&offer.name);
+            let excused = self.excused.remove(&offer.name);
             if !asked && world.holds(kind, offer) && !excused {
                 stale.push(offer.name.as_str());
             }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::parked::Parked;
 use super::subscription::{Subscription, check};
-use super::{Nonces, Refusal, Response, Verdict, nack_text, refers_to_clusters};
-use crate::snapshot::{Kind, Resource, ResourceSet, Snapshot};
+use super::{Nonces, Refusal, Response, Verdict, nack_text};
+use crate::snapshot::{Door, Kind, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::DeltaRequest;
 
 /// What the client holds of one name, as far as we know.
@@ -32,6 +32,8 @@ struct TypeState {
     /// The first request of a stream is always answered, be it with nothing.
     owes_answer: bool,
     held: BTreeMap<Arc<str>, Held>,
+    /// What the client said it holds from an earlier stream, until it is sent on this one.
+    claimed: BTreeSet<Arc<str>>,
     in_flight: BTreeMap<String, Sent>,
     /// Names in `in_flight`.
     busy: BTreeSet<Arc<str>>,
@@ -52,7 +54,7 @@ struct Due {
 /// The protocol state of one incremental stream.
 #[derive(Debug)]
 pub struct DeltaStream {
-    kinds: &'static [Kind],
+    door: Door,
     types: [TypeState; 4],
     nonces: Nonces,
     /// Clusters taken away on this stream and not given again: their endpoints would come before them.
@@ -60,9 +62,9 @@ pub struct DeltaStream {
 }
 
 impl DeltaStream {
-    /// A stream that serves `kinds`: all of them in order (ADS), or one.
-    pub fn new(kinds: &'static [Kind]) -> Self {
-        Self { kinds, types: Default::default(), nonces: Nonces::default(), gone: BTreeSet::new() }
+    /// A stream that came in by `door`.
+    pub fn new(door: Door) -> Self {
+        Self { door, types: Default::default(), nonces: Nonces::default(), gone: BTreeSet::new() }
     }
 
     fn state(&mut self, kind: Kind) -> &mut TypeState {
@@ -77,7 +79,7 @@ impl DeltaStream {
 
     /// Takes a request. A type that is not served is ignored: Envoys ask for more than they need.
     pub fn on_request(&mut self, request: &DeltaRequest) -> Result<Verdict, Refusal> {
-        let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.kinds.contains(kind));
+        let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.door.kinds().contains(kind));
         let Some(kind) = kind else { return Ok(Verdict::None) };
         let state = self.state(kind);
         let verdict = state.settle(kind, request);
@@ -88,7 +90,7 @@ impl DeltaStream {
 
     /// The next response that `snapshot` calls for, if any.
     pub fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
-        let kinds = self.kinds;
+        let kinds = self.door.kinds();
         kinds.iter().find_map(|kind| self.updates(*kind, snapshot)).or_else(|| {
             let order = [Kind::Listener, Kind::Route, Kind::Endpoints, Kind::Cluster];
             order
@@ -100,17 +102,20 @@ impl DeltaStream {
 
     /// New and changed resources of one type.
     fn updates(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
-        let set = snapshot.set(kind);
-        let clusters_wait = self.state(Kind::Cluster).is_waiting(snapshot.set(Kind::Cluster));
+        let set = snapshot.set_at(self.door, kind);
+        let unsettled = kind.refers_to_clusters() && !self.state(Kind::Cluster).in_flight.is_empty();
         let state = self.state(kind);
-        if !state.subscription.asked || state.is_quiet(set) || (refers_to_clusters(kind) && clusters_wait) {
+        if !state.subscription.asked || state.is_quiet(set) {
             return None;
+        }
+        if unsettled && !state.owes_answer {
+            return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
         }
         let mut due = state.due(set);
         if kind == Kind::Endpoints {
             due.resources.retain(|endpoints| !self.gone.contains(&endpoints.name));
-            due.resources.truncate(1); // one cluster per message: a refusal isolates itself
         }
+        due.resources.truncate(1); // one resource per message: a refusal, which names none, isolates itself
         let state = self.state(kind);
         let answer =
             state.owes_answer && due.removed.is_empty() && !due.withheld && state.in_flight.is_empty();
@@ -136,17 +141,19 @@ impl DeltaStream {
     }
 
     /// Resources of one type that are gone. Clusters and routes go only when no other type that may refer to them
-    /// has anything under way.
+    /// has anything under way, or held back by [`Self::updates`].
     fn removals(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
-        let referred_to = match kind {
-            Kind::Cluster => {
-                !self.state(Kind::Listener).in_flight.is_empty()
-                    || !self.state(Kind::Route).in_flight.is_empty()
-            }
-            Kind::Route => !self.state(Kind::Listener).in_flight.is_empty(),
-            Kind::Endpoints | Kind::Listener => false,
+        let referring: &[Kind] = match kind {
+            Kind::Cluster => &[Kind::Listener, Kind::Route],
+            Kind::Route => &[Kind::Listener],
+            Kind::Endpoints | Kind::Listener => &[],
         };
-        let set = snapshot.set(kind);
+        let unsettled = !self.state(Kind::Cluster).in_flight.is_empty();
+        let referred_to = referring.iter().any(|kind| {
+            let state = self.state(*kind);
+            !state.in_flight.is_empty() || unsettled && state.subscription.asked
+        });
+        let set = snapshot.set_at(self.door, kind);
         let state = self.state(kind);
         if referred_to || !state.subscription.asked || state.is_quiet(set) {
             return None;
@@ -176,6 +183,7 @@ impl DeltaStream {
         for resource in &resources {
             state.held.insert(resource.name.clone(), Held::Version(resource.version.clone()));
             state.busy.insert(resource.name.clone());
+            state.claimed.remove(&resource.name);
         }
         for name in &removed {
             // Remember it only where the client still asks for the name; a wildcard has no memory of it.
@@ -224,6 +232,7 @@ impl TypeState {
             check(kind, request.initial_resource_versions.len())?;
             for (name, version) in &request.initial_resource_versions {
                 self.held.insert(name.as_str().into(), Held::Version(version.as_str().into()));
+                self.claimed.insert(name.as_str().into());
             }
         } else {
             for name in add {
@@ -249,9 +258,10 @@ impl TypeState {
         let all = wildcard.then_some(set.resources.values()).into_iter().flatten();
         let named = (!wildcard).then_some(&self.subscription.names).into_iter().flatten();
         let named = named.filter_map(|name| set.resources.get(name));
-        due.resources.extend(all.chain(named).filter(|r| self.needs(r)).cloned());
+        due.resources
+            .extend(all.chain(named).filter(|r| self.needs(r) && !self.is_spared(set, &r.name)).cloned());
         for name in &self.subscription.names {
-            if set.withheld.contains(name) {
+            if set.withheld.contains(name) || self.is_spared(set, name) {
                 due.withheld = true;
             } else if !set.resources.contains_key(name)
                 && self.held.get(name) != Some(&Held::Nothing)
@@ -270,13 +280,9 @@ impl TypeState {
         due
     }
 
-    /// True if something has changed that cannot be sent before an earlier version of it is acknowledged.
-    fn is_waiting(&self, set: &ResourceSet) -> bool {
-        let overtaken = |name: &Arc<str>| {
-            let held = self.held.get(name);
-            set.resources.get(name).is_some_and(|r| held != Some(&Held::Version(r.version.clone())))
-        };
-        self.busy.iter().any(overtaken)
+    /// True if the client holds something from before, and what there is now rests on nothing better.
+    fn is_spared(&self, set: &ResourceSet, name: &str) -> bool {
+        set.provisional.contains(name) && self.claimed.contains(name)
     }
 
     fn needs(&self, resource: &Resource) -> bool {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::parked::Parked;
 use super::subscription::Subscription;
-use super::{Nonces, Refusal, Response, Verdict, nack_text, refers_to_clusters};
-use crate::snapshot::{Kind, Resource, ResourceSet, Snapshot};
+use super::{Nonces, Refusal, Response, Verdict, nack_text};
+use crate::snapshot::{Door, Kind, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::SotwRequest;
 
 type Resources = BTreeMap<Arc<str>, Arc<Resource>>;
@@ -33,6 +33,8 @@ struct TypeState {
     owes_answer: bool,
     /// What the client holds, as far as it has been sent and not refused.
     held: Resources,
+    /// What the client held when it came: it named a version with its first request.
+    claimed: BTreeSet<Arc<str>>,
     in_flight: Option<Sent>,
     /// Endpoints, routes: by name. Clusters, listeners: the whole set under [`WHOLE_SET`], since a refusal names none
     /// of them, and leaving one out would delete it.
@@ -44,7 +46,7 @@ struct TypeState {
 /// The protocol state of one state-of-the-world stream.
 #[derive(Debug)]
 pub struct SotwStream {
-    kinds: &'static [Kind],
+    door: Door,
     types: [TypeState; 4],
     nonces: Nonces,
     /// Clusters taken away on this stream and not given again: their endpoints would come before them.
@@ -52,9 +54,9 @@ pub struct SotwStream {
 }
 
 impl SotwStream {
-    /// A stream that serves `kinds`: all of them in order (ADS), or one.
-    pub fn new(kinds: &'static [Kind]) -> Self {
-        Self { kinds, types: Default::default(), nonces: Nonces::default(), gone: BTreeSet::new() }
+    /// A stream that came in by `door`.
+    pub fn new(door: Door) -> Self {
+        Self { door, types: Default::default(), nonces: Nonces::default(), gone: BTreeSet::new() }
     }
 
     fn state(&mut self, kind: Kind) -> &mut TypeState {
@@ -69,14 +71,14 @@ impl SotwStream {
 
     /// Takes a request. A type that is not served is ignored.
     pub fn on_request(&mut self, request: &SotwRequest) -> Result<Verdict, Refusal> {
-        let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.kinds.contains(kind));
+        let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.door.kinds().contains(kind));
         let Some(kind) = kind else { return Ok(Verdict::None) };
         self.state(kind).on_request(kind, request)
     }
 
     /// The next response that `snapshot` calls for, if any.
     pub fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
-        let kinds = self.kinds;
+        let kinds = self.door.kinds();
         if let Some(response) = kinds.iter().find_map(|kind| self.next_of(*kind, snapshot, false)) {
             return Some(response);
         }
@@ -89,11 +91,12 @@ impl SotwStream {
 
     /// `exact` leaves removed clusters out; otherwise they linger until nothing can refer to them.
     fn next_of(&mut self, kind: Kind, snapshot: &Snapshot, exact: bool) -> Option<Response> {
-        let set = snapshot.set(kind);
-        if refers_to_clusters(kind) && self.state(Kind::Cluster).is_waiting(snapshot.set(Kind::Cluster)) {
-            return None;
-        }
+        let set = snapshot.set_at(self.door, kind);
+        let unsettled = kind.refers_to_clusters() && self.state(Kind::Cluster).in_flight.is_some();
         let state = self.state(kind);
+        if unsettled && !state.owes_answer {
+            return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
+        }
         let quiet = state.quiet_for.as_ref().is_some_and(|quiet| Arc::ptr_eq(quiet, set));
         if quiet || !state.subscription.asked || state.in_flight.is_some() {
             return None;
@@ -105,6 +108,9 @@ impl SotwStream {
         };
         let due = due.map(|mut due| {
             due.retain(|resource| kind != Kind::Endpoints || !self.gone.contains(&resource.name));
+            if !kind.has_wildcard() {
+                due.truncate(1); // one resource per message: a refusal, which names none, isolates itself
+            }
             due
         });
         let state = self.state(kind);
@@ -140,6 +146,9 @@ impl SotwStream {
             self.gone.retain(|name| !given(name));
         }
         let state = self.state(kind);
+        for resource in &resources {
+            state.claimed.remove(&resource.name);
+        }
         let before = state.held.clone();
         if kind.has_wildcard() {
             state.held.clear();
@@ -161,6 +170,9 @@ impl TypeState {
         let settles = acknowledged.is_some();
         if let Some(sent) = acknowledged {
             verdict = self.settle(kind, sent, request);
+        }
+        if !self.subscription.asked && !request.version_info.is_empty() {
+            self.claimed = request.resource_names.iter().map(|name| Arc::from(name.as_str())).collect();
         }
         let names_before = (self.subscription.wildcard, self.subscription.names.clone());
         self.subscription.replace(kind, &request.resource_names)?;
@@ -198,11 +210,6 @@ impl TypeState {
         Verdict::Nacked(kind, sent.resources, nack_text(&error.message))
     }
 
-    /// True if the set has changed and cannot be sent before the response under way is acknowledged.
-    fn is_waiting(&self, set: &ResourceSet) -> bool {
-        self.in_flight.is_some() && self.due_whole(set, true).is_some()
-    }
-
     /// All resources, if they differ from what the client holds. With `linger`, removed ones stay listed.
     fn due_whole(&self, set: &ResourceSet, linger: bool) -> Option<Vec<Arc<Resource>>> {
         if set.withheld.iter().any(|name| self.subscription.wants(name)) {
@@ -230,6 +237,11 @@ impl TypeState {
         Some(wanted.into_values().collect())
     }
 
+    /// True if the client holds something from before, and what there is now rests on nothing better.
+    fn is_spared(&self, set: &ResourceSet, name: &str) -> bool {
+        set.provisional.contains(name) && self.claimed.contains(name)
+    }
+
     /// The resources that the client does not hold in their present version.
     fn due_parts(&self, set: &ResourceSet) -> Option<Vec<Arc<Resource>>> {
         let due: Vec<_> = self
@@ -238,10 +250,15 @@ impl TypeState {
             .iter()
             .filter_map(|name| set.resources.get(name))
             .filter(|r| self.held.get(&r.name).is_none_or(|held| held.version != r.version))
+            .filter(|r| !self.is_spared(set, &r.name))
             .filter(|r| !self.parked.contains(&r.name, &r.version))
             .cloned()
             .collect();
-        let withheld = self.subscription.names.iter().any(|name| set.withheld.contains(name));
+        let withheld = self
+            .subscription
+            .names
+            .iter()
+            .any(|name| set.withheld.contains(name) || self.is_spared(set, name));
         let answer = self.owes_answer && !withheld && !self.subscription.names.is_empty();
         (!due.is_empty() || answer).then_some(due)
     }

@@ -9,22 +9,41 @@ use tidegate::model::{HttpProtocol, Outcome};
 use super::fakes::{Fake, Step, ok, say};
 use super::{MS, PATIENCE, ask, ask_tcp, http};
 
-/// Sockets of this process that lead to `port`, and entries of the kernel's table that do, whoever owns them.
-fn sockets_to(port: u16) -> (usize, usize) {
-    let own: HashSet<String> = std::fs::read_dir("/proc/self/fd")
-        .unwrap()
-        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
-        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
-        .collect();
-    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
-    let peer = format!(":{port:04X}");
-    let to_port: Vec<&str> = table
-        .lines()
-        .filter(|line| line.split_whitespace().nth(2).is_some_and(|remote| remote.ends_with(&peer)))
-        .collect();
-    let owned =
-        to_port.iter().filter(|line| line.split_whitespace().nth(9).is_some_and(|inode| own.contains(inode)));
-    (owned.count(), to_port.len())
+/// The kernel's table of sockets that lead to one port.
+struct Table {
+    peer: String,
+    /// Entries from before: somebody else may have called *from* this port, and their `TIME_WAIT` lasts a minute.
+    before: HashSet<String>,
+}
+
+impl Table {
+    fn of(port: u16) -> Self {
+        let mut table = Self { peer: format!(":{port:04X}"), before: HashSet::new() };
+        table.before = table.lines().into_iter().map(|(ends, _)| ends).collect();
+        table
+    }
+
+    /// Both ends and the inode of each entry.
+    fn lines(&self) -> Vec<(String, String)> {
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        fields
+            .filter(|f| f.len() > 9 && f[2].ends_with(&self.peer))
+            .map(|f| (format!("{} {}", f[1], f[2]), f[9].to_owned()))
+            .filter(|(ends, _)| !self.before.contains(ends))
+            .collect()
+    }
+
+    /// Sockets of this process, and entries of the table, whoever owns them.
+    fn count(&self) -> (usize, usize) {
+        let own: HashSet<String> = std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+            .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+            .collect();
+        let lines = self.lines();
+        (lines.iter().filter(|(_, inode)| own.contains(inode)).count(), lines.len())
+    }
 }
 
 /// Waits until `ready` holds: the kernel and the fakes' tasks need a moment to notice an end.
@@ -46,6 +65,7 @@ async fn a_thousand_stalled_probes_leave_no_socket_and_no_task() {
         Fake::always(vec![partial, Step::Hang]).await,
         Fake::always(vec![say("HTTP/1.1 200 OK\r\nx: "), Step::Drip(b'a', MS(5))]).await,
     ];
+    let tables = fakes.each_ref().map(|fake| Table::of(fake.address.port()));
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let probes: FuturesUnordered<_> = (0..1_000)
@@ -57,10 +77,10 @@ async fn a_thousand_stalled_probes_leave_no_socket_and_no_task() {
     let outcomes: Vec<Outcome> = probes.map(|answer| answer.outcome).collect().await;
     assert_eq!(outcomes.len(), 1_000);
     assert!(!outcomes.contains(&Outcome::Ok));
-    for fake in &fakes {
+    for table in &tables {
         // At once, for our own descriptors: dropping the probe was all it took.
-        assert_eq!(sockets_to(fake.address.port()).0, 0);
-        eventually("an empty socket table", || sockets_to(fake.address.port()) == (0, 0)).await;
+        assert_eq!(table.count().0, 0);
+        eventually("an empty socket table", || table.count() == (0, 0)).await;
     }
     eventually("the fakes' tasks to end", || tasks() == before).await;
 }
@@ -68,7 +88,7 @@ async fn a_thousand_stalled_probes_leave_no_socket_and_no_task() {
 #[tokio::test]
 async fn a_probe_dropped_in_flight_takes_its_socket_along() {
     let fake = Fake::always(vec![Step::Hang]).await;
-    let port = fake.address.port();
+    let table = Table::of(fake.address.port());
     let mut probe = Box::pin(ask(fake.address, http(HttpProtocol::Http1), PATIENCE));
     while fake.requests.is_empty() {
         tokio::select! {
@@ -76,16 +96,17 @@ async fn a_probe_dropped_in_flight_takes_its_socket_along() {
             () = tokio::time::sleep(MS(1)) => {}
         }
     }
-    assert_eq!(sockets_to(port).0, 1);
+    assert_eq!(table.count().0, 1);
     drop(probe);
-    assert_eq!(sockets_to(port).0, 0);
+    assert_eq!(table.count().0, 0);
 }
 
 #[tokio::test]
 async fn tcp_probes_do_not_pile_up_in_time_wait() {
     let fake = Fake::always(vec![ok()]).await;
+    let table = Table::of(fake.address.port());
     for _ in 0..100 {
         assert_eq!(ask_tcp(fake.address, PATIENCE).await.outcome, Outcome::Ok);
     }
-    assert_eq!(sockets_to(fake.address.port()), (0, 0));
+    assert_eq!(table.count(), (0, 0));
 }

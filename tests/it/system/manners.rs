@@ -56,10 +56,10 @@ fn server(
 }
 
 #[tokio::test]
-async fn over_a_thousand_random_worlds_what_is_referred_to_comes_first_and_goes_last() {
-    // Case 73: 2 × 600 worlds over real sockets; in `World` a cluster, its listener and its routes share a name. The
+async fn over_hundreds_of_random_worlds_what_is_referred_to_comes_first_and_goes_last() {
+    // Case 73: 2 × 200 worlds over real sockets; in `World` a cluster, its listener and its routes share a name. The
     // pure machines are put through many more beside their code.
-    const WORLDS: usize = 600;
+    const WORLDS: usize = 200;
     for wire in BOTH {
         let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
@@ -91,27 +91,30 @@ async fn over_a_thousand_random_worlds_what_is_referred_to_comes_first_and_goes_
     }
 }
 
-/// Replays what the server said: no listener or route of a cluster that is not there, no cluster taken away from
-/// under its listener.
+/// Replays what the server said: no listener of a cluster that is not there, no cluster taken away from under its
+/// listener, no endpoints or routes before what names them. (Endpoints may still follow a cluster that has gone, while
+/// the client has not unsubscribed: the referee watches that.)
 fn assert_order(sim: &SimEnvoy) {
-    let mut there: [BTreeSet<String>; 2] = Default::default();
+    let (mut clusters, mut listeners) = (BTreeSet::new(), BTreeSet::new());
+    let mut ever: BTreeSet<(Kind, String)> = BTreeSet::new();
     for entry in sim.transcript().iter().filter(|e| e.speaker == Speaker::Server) {
         let kind = entry.kind.unwrap();
-        let slot = match kind {
-            Kind::Cluster => 0,
-            Kind::Listener => 1,
+        let there = match kind {
+            Kind::Cluster => &mut clusters,
+            Kind::Listener => &mut listeners,
             Kind::Endpoint | Kind::Route => {
-                assert!(entry.names.is_subset(&there[0]), "{entry} while {:?}", there[0]);
+                assert!(entry.names.is_subset(&clusters), "{entry} while {clusters:?}");
                 continue;
             }
         };
-        if !entry.versions.is_empty() || !entry.dropped.is_empty() {
-            there[slot].extend(entry.names.iter().cloned()); // delta
-            there[slot].retain(|name| !entry.dropped.contains(name));
-        } else {
-            there[slot] = entry.names.clone();
+        let delta = !entry.versions.is_empty() || !entry.dropped.is_empty();
+        if !delta {
+            there.clear();
         }
-        assert!(there[1].is_subset(&there[0]), "{entry}: listeners {:?}, clusters {:?}", there[1], there[0]);
+        there.extend(entry.names.iter().cloned());
+        there.retain(|name| !entry.dropped.contains(name));
+        ever.extend(entry.names.iter().map(|name| (kind, name.clone())));
+        assert!(listeners.is_subset(&clusters), "{entry}: listeners {listeners:?}, clusters {clusters:?}");
     }
 }
 
@@ -174,8 +177,8 @@ async fn several_requests_without_nonce_are_all_answered_and_the_node_is_needed_
     }
     let mut inbound =
         client.stream_aggregated_resources(ReceiverStream::new(from)).await.unwrap().into_inner();
-    let mut resources = std::collections::BTreeMap::new();
-    while resources.len() < 4 || resources.get(Kind::Endpoint.type_url()) != Some(&2) {
+    let mut answered: BTreeSet<(String, String)> = BTreeSet::new();
+    while answered.len() < 6 {
         let response = inbound.message().await.unwrap().unwrap();
         let acknowledge = DiscoveryRequest {
             version_info: response.version_info.clone(),
@@ -187,7 +190,10 @@ async fn several_requests_without_nonce_are_all_answered_and_the_node_is_needed_
             },
             ..ask(Kind::of(&response.type_url).unwrap(), &[])
         };
-        resources.insert(response.type_url.clone(), response.resources.len());
+        for any in &response.resources {
+            // By content: each of the six has another.
+            answered.insert((response.type_url.clone(), format!("{:?}", any.value)));
+        }
         to.send(acknowledge).await.unwrap();
     }
     let clients = app.clients.list();

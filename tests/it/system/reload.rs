@@ -191,3 +191,25 @@ async fn an_unchanged_file_written_again_says_nothing_to_anybody() {
     assert_eq!(sims.iter().map(|sim| sim.transcript().len()).collect::<Vec<_>>(), said);
     app.stop().await.unwrap();
 }
+#[tokio::test]
+async fn a_route_moved_to_a_new_cluster_loses_no_request() {
+    for wire in BOTH {
+        let fakes = fakes(2).await;
+        let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
+        let listener = free_address();
+        let blue = Setup::new().cluster("blue", [a]).listener("ingress", listener, "blue");
+        let green = Setup::new().cluster("green", [b]).listener("ingress", listener, "green");
+        let app = TestApp::start(&blue).await.unwrap();
+        app.wait_served("blue", &[(a, Serve::Healthy)]).await.unwrap();
+        let envoy = envoy(app.xds(), wire).await;
+        wait_hosts(envoy.admin(), "blue", &[(a, "HEALTHY")]).await;
+        envoy.listener("ingress").await.unwrap();
+        let mut traffic = traffic(listener);
+        wait_more(&mut traffic, 20).await;
+        app.reload(&green).await.unwrap();
+        super::wait_served_by(&mut traffic, fakes[1].name(), 0).await;
+        wait_more(&mut traffic, 20).await;
+        assert_all_ok(&traffic.stop().await);
+        app.stop().await.unwrap();
+    }
+}

@@ -21,6 +21,9 @@ async fn a_dead_backend_loses_its_traffic_without_a_failed_request_and_gets_it_b
         let admin = envoy.admin();
         wait_hosts(admin, "llm", &[(a, "HEALTHY"), (b, "HEALTHY"), (c, "HEALTHY")]).await;
         assert_eq!(envoy.listener("ingress").await.unwrap(), listener);
+        // Case 59: Envoy ignores health that comes with a cluster of any other type.
+        let dump = admin.json("/config_dump?resource=dynamic_active_clusters").await.unwrap();
+        assert_eq!(dump["configs"][0]["cluster"]["type"], "EDS", "{dump}");
 
         let mut traffic = traffic(listener);
         for fake in &fakes {

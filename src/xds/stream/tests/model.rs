@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::super::{DeltaStream, Response, SotwStream};
 use super::{delta, refusal, sotw, up, world};
 use crate::model::Serve;
-use crate::snapshot::{Kind, Snapshot};
+use crate::snapshot::{Door, Kind, Snapshot};
 use crate::testing::world::{Pool, World, Worlds};
 use crate::xds::wire::{DeltaRequest, SotwRequest};
 
@@ -174,7 +174,11 @@ struct DeltaClient {
 
 impl Default for DeltaClient {
     fn default() -> Self {
-        Self { stream: DeltaStream::new(&Kind::ALL), holding: Holding::default(), asked: BTreeMap::new() }
+        Self {
+            stream: DeltaStream::new(Door::Aggregated),
+            holding: Holding::default(),
+            asked: BTreeMap::new(),
+        }
     }
 }
 
@@ -212,7 +216,7 @@ impl Client for DeltaClient {
     }
 
     fn connect(&mut self) {
-        self.stream = DeltaStream::new(&Kind::ALL);
+        self.stream = DeltaStream::new(Door::Aggregated);
         self.holding.inbox.clear();
         self.holding.last_nonce = 0;
         self.holding.refused.clear();
@@ -260,7 +264,11 @@ struct SotwClient {
 
 impl Default for SotwClient {
     fn default() -> Self {
-        Self { stream: SotwStream::new(&Kind::ALL), holding: Holding::default(), asked: BTreeMap::new() }
+        Self {
+            stream: SotwStream::new(Door::Aggregated),
+            holding: Holding::default(),
+            asked: BTreeMap::new(),
+        }
     }
 }
 
@@ -287,7 +295,7 @@ impl Client for SotwClient {
     }
 
     fn connect(&mut self) {
-        self.stream = SotwStream::new(&Kind::ALL);
+        self.stream = SotwStream::new(Door::Aggregated);
         self.holding.inbox.clear();
         self.holding.nonce.clear();
         self.holding.last_nonce = 0;
@@ -378,7 +386,7 @@ proptest! {
     ) {
         let mut worlds = Worlds::default();
         let snapshot = worlds.publish(&world(&[("a", up(1)), ("b", up(2)), ("c", Pool::Undecided)]));
-        let (mut d, mut s) = (DeltaStream::new(&Kind::ALL), SotwStream::new(&Kind::ALL));
+        let (mut d, mut s) = (DeltaStream::new(Door::Aggregated), SotwStream::new(Door::Aggregated));
         for (kind, names, nonce, nack) in requests {
             let type_url = Kind::ALL.get(kind).map_or("other", |k| k.type_url()).to_owned();
             let error_detail = nack.then(refusal).flatten();
