@@ -180,7 +180,8 @@ fn spawn(
     });
     let inputs =
         FleetInputs { config: levels.config.subscribe(), view: levels.view.subscribe(), observations };
-    let prober = ProberCtx { clock, seed: fastrand::u64(..), metrics: probe_metrics };
+    let max_sockets = net::descriptors_for_probes();
+    let prober = ProberCtx { clock, seed: fastrand::u64(..), metrics: probe_metrics, max_sockets };
 
     tasks.spawn("health", admin::serve(health_socket, health, shutdown.clone()));
     tasks.spawn("xds", server.run(xds_socket));

@@ -35,12 +35,21 @@ struct Pool {
     listed_at: Option<MonoTime>,
     /// True once `first_verdict_wait` is over: those who serve are enough then.
     waited: bool,
+    /// Somebody has served since this process watches.
+    has_served: bool,
     standing: Standing,
 }
 
 impl Pool {
     fn new(config: Arc<Cluster>) -> Self {
-        Self { config, members: Members::new(), listed_at: None, waited: false, standing: Standing::Unlisted }
+        Self {
+            config,
+            members: Members::new(),
+            listed_at: None,
+            waited: false,
+            has_served: false,
+            standing: Standing::Unlisted,
+        }
     }
 }
 
@@ -171,11 +180,6 @@ impl Engine {
             let Some(instances) = listed.get(name) else {
                 continue; // nobody speaks for this cluster: keep what is known
             };
-            let first_sight = pool.listed_at.is_none();
-            if first_sight {
-                pool.listed_at = Some(now);
-                turn.touched.insert(name.clone());
-            }
             pool.members.retain(|id, _| {
                 let stays = instances.contains_key(id);
                 if !stays {
@@ -183,6 +187,15 @@ impl Engine {
                 }
                 stays
             });
+            // Where nobody known is left, the cluster is seen for the first time, or as if it were.
+            let same =
+                |m: &Member| instances.get(&m.instance.id).is_some_and(|i| same_lifetime(&m.instance, i));
+            let first_sight = !instances.is_empty() && !pool.members.values().any(same);
+            if first_sight || pool.listed_at.is_none() {
+                pool.listed_at = Some(now);
+                pool.waited = false;
+                turn.touched.insert(name.clone());
+            }
             for instance in instances.values() {
                 register(name, pool, instance, first_sight, &mut self.last_epoch, turn, &mut self.catalog);
             }
@@ -216,6 +229,7 @@ impl Engine {
             let before = self.plan.clusters.get(name);
             let waited = pool.listed_at.is_some_and(|at| now.since(at) >= self.first_verdict_wait);
             pool.waited = pool.waited || waited;
+            pool.has_served |= is_admitted(pool);
             pool.standing = standing(pool);
             let entries = policy::decide(&pool.members, &pool.config.policy);
             let next = ClusterPlan { generation, standing: pool.standing, entries };
@@ -320,14 +334,23 @@ fn outward(health: &InstanceHealth) -> Outward {
     Outward { phase, is_slow: health.is_slow(), reason }
 }
 
+/// True if any member has been admitted in its present lifetime.
+fn is_admitted(pool: &Pool) -> bool {
+    pool.members.values().any(|member| match member.health.state() {
+        State::Serving | State::Ejected { .. } => true,
+        State::Starting | State::Warming => false,
+    })
+}
+
 /// How much can be said about a cluster.
 ///
 /// Until all members seen at first sight have a verdict, publishing would throw the whole load on the first one
 /// heard. After `first_verdict_wait` those that serve are enough. If nobody has answered anything, silence may be
 /// our own fault, and an assignment that empties the cluster must not rest on it: it stays undecided, and clients
-/// keep what they have.
+/// keep what they have. The same holds when all members are replaced at once (other ids, addresses or lifetimes): the
+/// new ones are unknown, not dead, and what clients hold stays until somebody new may serve.
 fn standing(pool: &Pool) -> Standing {
-    if pool.standing == Standing::Decided {
+    if pool.standing == Standing::Decided && (pool.members.is_empty() || is_admitted(pool)) {
         return Standing::Decided;
     }
     if pool.listed_at.is_none() {
@@ -341,7 +364,7 @@ fn standing(pool: &Pool) -> Standing {
     let enough = all_judged || pool.waited || pool.standing == Standing::Loading;
     if nobody || (some_serve && enough) {
         Standing::Decided
-    } else if all_judged || pool.standing == Standing::Loading {
+    } else if !pool.has_served && (all_judged || pool.standing == Standing::Loading) {
         Standing::Loading
     } else {
         Standing::Undecided

@@ -213,6 +213,40 @@ fn a_changed_weight_keeps_the_health_and_a_changed_address_inherits_nothing() {
 }
 
 #[test]
+fn a_fleet_that_is_replaced_at_once_is_not_taken_from_clients_before_somebody_new_serves() {
+    // Other ids, other lifetimes, or other addresses (of which the last is a typo that nobody answers at).
+    let replacements: [fn() -> Vec<Instance>; 3] = [
+        || vec![instance("x", 9000), instance("y", 9001)],
+        || {
+            let again = |i: Instance| Instance { lifetime: crate::model::Lifetime::new("second"), ..i };
+            vec![again(instance("a", 9000)), again(instance("b", 9001))]
+        },
+        || vec![instance("a", 7000), instance("b", 7001)],
+    ];
+    for replaced in replacements {
+        let mut fleet = Fleet::start(&of(&["a", "b"]));
+        fleet.see("a", Outcome::Ok);
+        fleet.see("b", Outcome::Ok);
+        fleet.reload(&config([("c", cluster(replaced()))]));
+        assert_eq!(fleet.standing(), Standing::Undecided);
+        let ids: Vec<String> = replaced().iter().map(|i| i.id.to_string()).collect();
+        for _ in 0..50 {
+            fleet.see(&ids[0], Outcome::Unreachable);
+            fleet.see(&ids[1], Outcome::Unhealthy);
+        }
+        assert_eq!(fleet.standing(), Standing::Undecided, "a no from everybody takes nothing either");
+        for id in &ids {
+            fleet.see(id, Outcome::Ok);
+            fleet.see(id, Outcome::Ok);
+        }
+        assert!(fleet.decided());
+        assert!(fleet.served().values().all(|s| *s == Serve::Healthy));
+        fleet.reload(&of(&[]));
+        assert!(fleet.decided(), "an empty list is a source's word");
+    }
+}
+
+#[test]
 fn changed_checks_rearm_and_move_nobody() {
     let config = of(&["a"]);
     let mut fleet = Fleet::start(&config);

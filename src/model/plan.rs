@@ -99,7 +99,7 @@ pub enum Standing {
     /// All instances have a verdict, and nobody has served since this process watches. Clients that hold nothing
     /// are told so; from one that holds something, nothing is taken: it may date from before a restart.
     Loading,
-    /// It is known who may serve. It never goes back from here.
+    /// It is known who may serve. It goes back to undecided only when all its instances are replaced at once.
     Decided,
 }
 

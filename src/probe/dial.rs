@@ -5,7 +5,7 @@
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -13,6 +13,10 @@ use tokio::net::TcpStream;
 
 use super::trace::{Failure, Trace};
 use crate::model::Address;
+
+/// Most bytes read for one question, whatever they are: a protocol's own limits do not count what it skips over, such
+/// as a storm of `100 Continue`, and one prober serves all instances.
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
 /// Connects to `address`.
 pub(super) async fn dial(address: Address, trace: &mut Trace) -> Result<Wire, Failure> {
@@ -32,6 +36,8 @@ pub(super) async fn dial(address: Address, trace: &mut Trace) -> Result<Wire, Fa
 pub(super) struct WireState {
     heard: AtomicBool,
     idle: AtomicBool,
+    /// Bytes read since the question was put.
+    read: AtomicUsize,
 }
 
 impl WireState {
@@ -39,6 +45,7 @@ impl WireState {
     pub(super) fn asking(&self) {
         self.heard.store(false, Ordering::Relaxed);
         self.idle.store(false, Ordering::Relaxed);
+        self.read.store(0, Ordering::Relaxed);
     }
 
     /// Its answer was read to the end.
@@ -88,8 +95,12 @@ impl AsyncRead for Wire {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if matches!(polled, Poll::Ready(Ok(()))) && buf.filled().len() > before {
+        let read = buf.filled().len().saturating_sub(before);
+        if matches!(polled, Poll::Ready(Ok(()))) && read > 0 {
             self.state.heard.store(true, Ordering::Relaxed);
+            if self.state.read.fetch_add(read, Ordering::Relaxed) + read > MAX_ANSWER_BYTES {
+                return Poll::Ready(Err(io::Error::new(ErrorKind::InvalidData, "the answer has no end")));
+            }
         }
         polled
     }

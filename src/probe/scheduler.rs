@@ -29,6 +29,8 @@ pub struct ProberCtx {
     pub seed: u64,
     /// Where it counts.
     pub metrics: Metrics,
+    /// Sockets it may hold, in flight and kept between probes together.
+    pub max_sockets: usize,
 }
 
 /// Probes what `catalog` lists until cancelled, or until nobody publishes catalogs or takes observations any more.
@@ -78,7 +80,7 @@ pub async fn run_with<A: Ask>(
             changed = limits.changed(), if limits_open => {
                 limits_open = changed.is_ok();
                 let limits = *limits.borrow_and_update();
-                desk.timetable.set_limits(limits);
+                desk.timetable.set_limits(within(limits, desk.ctx.max_sockets));
             }
             room = out.reserve(), if !desk.reported.is_empty() => match room {
                 Ok(room) => room.send(std::mem::take(&mut desk.reported)),
@@ -93,6 +95,11 @@ pub async fn run_with<A: Ask>(
                 if wake.is_some() && desk.reported.is_empty() => {}
         }
     }
+}
+
+/// `limits` as far as there are sockets for it.
+fn within(limits: Prober, max_sockets: usize) -> Prober {
+    Prober { max_in_flight: limits.max_in_flight.min(max_sockets.div_ceil(2)), ..limits }
 }
 
 type Flight<K> = Abortable<BoxFuture<'static, Landed<K>>>;
@@ -121,7 +128,7 @@ struct Desk<A: Ask> {
 impl<A: Ask> Desk<A> {
     fn new(asker: A, ctx: ProberCtx, limits: Prober) -> Self {
         Self {
-            timetable: Timetable::new(ctx.seed, limits),
+            timetable: Timetable::new(ctx.seed, within(limits, ctx.max_sockets)),
             asker,
             ctx,
             flights: FuturesUnordered::new(),
@@ -191,7 +198,8 @@ impl<A: Ask> Desk<A> {
             self.ctx.metrics.ended(role, &check.kind, &answer);
         }
         self.timetable.finish(slot, answer.ended, answer.outcome);
-        if let Some(kept) = kept {
+        // Half of the sockets is for probes in flight; what is not kept costs a connection, not a probe.
+        if let Some(kept) = kept.filter(|_| self.kept.len() < self.ctx.max_sockets / 2) {
             self.kept.insert(slot, kept);
         }
         let Answer { started, ended, outcome, detail, timings, fresh, retried: _ } = answer;

@@ -26,10 +26,18 @@ const MAX_SEND_BUFFER: usize = 64 * 1024;
 /// A peer that does not answer a ping within [`PING_TIMEOUT`] is gone.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// A peer that has connected says the first word within this time, or is let go.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How HTTP/2 with prior knowledge begins (RFC 9113 §3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Pause between looks at a preface that is incomplete; hardly any peer sends it in pieces.
+const PREFACE_LOOK: Duration = Duration::from_millis(10);
 /// After this the process ends, whoever is still connected.
 const GRACE: Duration = Duration::from_secs(3);
 /// Pause after a failed accept: the process is out of descriptors, and trying at once would only burn a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Of so many failures in a row one is logged: about one line in ten seconds.
+const FAILURES_PER_LINE: u64 = 200;
 
 /// What the server needs from the process.
 #[derive(Debug)]
@@ -76,6 +84,7 @@ impl Server {
     /// Accepts until shut down; then sends GOAWAY, ends the streams as they stand, and returns within three seconds.
     pub async fn run(self, listener: TcpListener) {
         let mut connections = JoinSet::new();
+        let mut failures = 0u64;
         loop {
             tokio::select! {
                 biased;
@@ -85,7 +94,10 @@ impl Server {
                         connections.spawn(self.serve(socket));
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "accepting an xds connection failed");
+                        if failures.is_multiple_of(FAILURES_PER_LINE) {
+                            tracing::warn!(%error, failures, "accepting an xds connection failed");
+                        }
+                        failures += 1;
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -109,6 +121,10 @@ impl Server {
                 tracing::debug!(%error, "xds connection was gone at once");
                 return;
             }
+            if tokio::time::timeout(PREFACE_TIMEOUT, speaks_http2(&socket)).await != Ok(true) {
+                tracing::debug!("a connection to the xds port did not begin with HTTP/2");
+                return;
+            }
             connections.inc();
             let connection = http.serve_connection(TokioIo::new(socket), service);
             let mut connection = std::pin::pin!(connection);
@@ -124,5 +140,21 @@ impl Server {
             }
             connections.dec();
         }
+    }
+}
+
+/// Looks, without reading, until the preface is there or something else is.
+async fn speaks_http2(socket: &TcpStream) -> bool {
+    let mut seen = [0u8; PREFACE.len()];
+    loop {
+        let Ok(length) = socket.peek(&mut seen).await else { return false };
+        let begun = seen.get(..length).unwrap_or_default();
+        if length == 0 || !PREFACE.starts_with(begun) {
+            return false;
+        }
+        if length == PREFACE.len() {
+            return true;
+        }
+        tokio::time::sleep(PREFACE_LOOK).await;
     }
 }

@@ -116,6 +116,9 @@ impl DeltaStream {
             due.resources.retain(|endpoints| !self.gone.contains(&endpoints.name));
         }
         due.resources.truncate(1); // one resource per message: a refusal, which names none, isolates itself
+        // A listener may take over the address of one that goes: Envoy removes first within a message.
+        let together = kind == Kind::Listener && !due.resources.is_empty();
+        let removed = if together { std::mem::take(&mut due.removed) } else { Vec::new() };
         let state = self.state(kind);
         let answer =
             state.owes_answer && due.removed.is_empty() && !due.withheld && state.in_flight.is_empty();
@@ -128,7 +131,7 @@ impl DeltaStream {
         if kind == Kind::Cluster {
             self.resend_endpoints(&due.resources);
         }
-        Some(self.send(kind, due.resources, Vec::new(), set))
+        Some(self.send(kind, due.resources, removed, set))
     }
 
     /// Envoy waits for a changed cluster's endpoints without asking for them: they follow although they are the same.

@@ -266,6 +266,20 @@ fn endpoints_never_come_before_their_cluster_is_back() {
 }
 
 #[test]
+fn a_listener_that_takes_over_an_address_comes_with_the_removal_of_the_one_before() {
+    let mut worlds = Worlds::default();
+    let old: World = [("c", (up(1), true))].into();
+    let new: World = [("d", (up(1), true))].into();
+    let (first, second) = (worlds.publish(&old), worlds.publish(&new));
+    let mut stream = DeltaStream::new(Door::Aggregated);
+    stream.on_request(&delta(Kind::Listener, &[], "")).unwrap();
+    let listeners = stream.next(&first).unwrap();
+    stream.on_request(&delta(Kind::Listener, &[], &listeners.nonce)).unwrap();
+    let moved = stream.next(&second).unwrap();
+    assert_eq!((names(&moved), &moved.removed[..]), (vec!["d"], &["c".into()][..]));
+}
+
+#[test]
 fn listeners_wait_until_their_clusters_are_acknowledged() {
     // Envoy acknowledges a cluster when it is warm: a route that came before would lead nowhere.
     let mut worlds = Worlds::default();

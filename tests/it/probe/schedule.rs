@@ -102,7 +102,8 @@ impl Running {
     ) -> Self {
         let clock = Clock::start();
         let mut registry = Registry::default();
-        let ctx = ProberCtx { clock, seed: 1, metrics: Metrics::register(&mut registry) };
+        let ctx =
+            ProberCtx { clock, seed: 1, metrics: Metrics::register(&mut registry), max_sockets: 10_000 };
         let (catalog, catalogs) = watch::channel(first);
         let (limits_in, limits) = watch::channel(limits);
         let (results, out) = mpsc::channel(room);
