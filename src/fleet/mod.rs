@@ -11,4 +11,4 @@ mod engine;
 mod tests;
 
 pub use actor::{FleetInputs, FleetOutputs, run};
-pub use engine::{Effects, Engine};
+pub use engine::{Effects, Engine, NoSuchInstance};
