@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use supervisor::{Supervisor, TaskFailure};
 
-use crate::admin::{self, ConfigStatus, HealthCtx};
+use crate::admin::{self, AdminCtx, ConfigStatus, HealthCtx};
 use crate::clock::Clock;
 use crate::config::{self, Config, ConfigErrors, Listen};
-use crate::fleet::{self, FleetInputs, FleetOutputs};
+use crate::fleet::{self, FleetHandle, FleetInputs, FleetOutputs};
 use crate::model::{Catalog, Plan, SourceView};
 use crate::net::{self, BindError};
 use crate::probe::{self, ProberCtx};
@@ -132,28 +132,34 @@ pub async fn start(path: PathBuf) -> Result<App, StartError> {
         errors,
     })?;
     let xds_socket = net::bind(clock, "listen.xds", config.listen.xds).await?;
+    let admin_socket = net::bind(clock, "listen.admin", config.listen.admin).await?;
     let health_socket = net::bind(clock, "listen.health", config.listen.health).await?;
-    let listen = Listen { xds: address(&xds_socket)?, health: address(&health_socket)? };
+    let listen = Listen {
+        xds: address(&xds_socket)?,
+        admin: address(&admin_socket)?,
+        health: address(&health_socket)?,
+    };
+    let sockets = Sockets { xds: xds_socket, admin: admin_socket, health: health_socket };
     let levels = Levels::new(FileState { content: Some(content), problem: None }, config, clock);
     let (plan, snapshots) = (levels.plan.subscribe(), levels.snapshots.subscribe());
     let clients = Clients::new();
-    let tasks = spawn(levels, path, clock, clients.clone(), xds_socket, health_socket);
-    tracing::info!(xds = %listen.xds, health = %listen.health, "tidegate is listening");
+    let tasks = spawn(levels, path, clock, clients.clone(), sockets);
+    tracing::info!(xds = %listen.xds, admin = %listen.admin, health = %listen.health, "tidegate is listening");
     Ok(App { listen, clock, clients, plan, snapshots, tasks })
+}
+
+/// Bound, and not yet served.
+struct Sockets {
+    xds: TcpListener,
+    admin: TcpListener,
+    health: TcpListener,
 }
 
 fn address(socket: &TcpListener) -> Result<SocketAddr, StartError> {
     Ok(socket.local_addr()?)
 }
 
-fn spawn(
-    levels: Levels,
-    path: PathBuf,
-    clock: Clock,
-    clients: Clients,
-    xds_socket: TcpListener,
-    health_socket: TcpListener,
-) -> Supervisor {
+fn spawn(levels: Levels, path: PathBuf, clock: Clock, clients: Clients, sockets: Sockets) -> Supervisor {
     let shutdown = CancellationToken::new();
     let mut tasks = Supervisor::new(shutdown.clone());
     let mut registry = telemetry::registry();
@@ -174,17 +180,31 @@ fn spawn(
     let server = Server::new(ServerCtx {
         clock,
         snapshots: levels.snapshots.subscribe(),
-        clients,
+        clients: clients.clone(),
         metrics: xds_metrics.clone(),
         shutdown: shutdown.clone(),
     });
-    let inputs =
-        FleetInputs { config: levels.config.subscribe(), view: levels.view.subscribe(), observations };
+    let (fleet, commands) = FleetHandle::new();
+    let admin = AdminCtx {
+        clock,
+        fleet,
+        plan: levels.plan.subscribe(),
+        snapshots: levels.snapshots.subscribe(),
+        clients,
+        shutdown: shutdown.clone(),
+    };
+    let inputs = FleetInputs {
+        config: levels.config.subscribe(),
+        view: levels.view.subscribe(),
+        observations,
+        commands,
+    };
     let max_sockets = net::descriptors_for_probes();
     let prober = ProberCtx { clock, seed: fastrand::u64(..), metrics: probe_metrics, max_sockets };
 
-    tasks.spawn("health", admin::serve(health_socket, health, shutdown.clone()));
-    tasks.spawn("xds", server.run(xds_socket));
+    tasks.spawn("health", admin::serve(sockets.health, health, shutdown.clone()));
+    tasks.spawn("admin", admin::serve_admin(sockets.admin, admin));
+    tasks.spawn("xds", server.run(sockets.xds));
     tasks.spawn(
         "publisher",
         xds::publish(

@@ -112,6 +112,7 @@ impl Reload {
         let in_force = self.config.borrow().clone();
         let needs_restart = [
             ("listen.xds", in_force.listen.xds != config.listen.xds),
+            ("listen.admin", in_force.listen.admin != config.listen.admin),
             ("listen.health", in_force.listen.health != config.listen.health),
         ];
         let needs_restart: Vec<_> =

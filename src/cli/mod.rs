@@ -12,6 +12,9 @@
 
 mod bootstrap;
 mod check;
+mod client;
+mod drain;
+mod get;
 mod render;
 mod serve;
 
@@ -45,6 +48,14 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Say whether a config file is right, and everything that is wrong with it
     Check(check::CheckArgs),
+    /// List what tidegate knows: clusters, instances, or connected clients
+    Get(get::GetArgs),
+    /// Tell everything about one instance
+    Describe(get::DescribeArgs),
+    /// Take an instance out of traffic
+    Drain(drain::DrainArgs),
+    /// Let a drained instance serve again
+    Undrain(drain::UndrainArgs),
     /// Print a bootstrap with which an Envoy gets everything else from tidegate
     Bootstrap(bootstrap::BootstrapArgs),
 }
@@ -62,6 +73,10 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
+        Command::Get(args) => get::run(&args),
+        Command::Describe(args) => get::describe(&args),
+        Command::Drain(args) => drain::run(&args),
+        Command::Undrain(args) => drain::undo(&args),
         Command::Bootstrap(args) => bootstrap::run(&args),
     };
     match done {

@@ -5,12 +5,35 @@ use std::io::{self, IsTerminal as _, Write as _};
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_json::{Value, json};
 
-use crate::config::{Config, ConfigError, ConfigErrors};
+use crate::config::{self, Config, ConfigError, ConfigErrors};
 
 /// Why a command failed, to stderr.
 #[expect(clippy::print_stderr, reason = "the last word of the process; nowhere else to put it")]
 pub(super) fn failure(error: &anyhow::Error) {
     eprintln!("error: {error:#}");
+}
+
+/// One line of progress or outcome, to stderr: stdout is for data.
+#[expect(clippy::print_stderr, reason = "what a person waits for")]
+pub(super) fn message(text: &str) {
+    eprintln!("{text}");
+}
+
+/// A table without borders, to stdout.
+pub(super) fn table(header: Vec<&str>, rows: Vec<Vec<String>>) -> io::Result<()> {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING).set_header(header).add_rows(rows);
+    for line in table.lines() {
+        writeln!(io::stdout(), "{}", line.trim())?;
+    }
+    Ok(())
+}
+
+/// Data to stdout.
+pub(super) fn data(value: &Value, yaml: bool) -> anyhow::Result<()> {
+    let text = if yaml { config::to_yaml(value)? } else { format!("{value:#}\n") };
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(())
 }
 
 /// `text` to stdout, as it is.

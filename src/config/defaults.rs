@@ -26,6 +26,7 @@ const fn setting<T: Copy>(default: T, min: T, max: T) -> Setting<T> {
 
 /// `listen.xds` and `listen.health`. Loopback: nobody is served who was not meant.
 pub(super) const LISTEN_XDS: &str = "127.0.0.1:18000";
+pub(super) const LISTEN_ADMIN: &str = "127.0.0.1:18001";
 pub(super) const LISTEN_HEALTH: &str = "127.0.0.1:18003";
 
 pub(super) const INTERVAL: Setting<Duration> = setting(s(1), ms(10), s(3600));

@@ -29,6 +29,7 @@ use std::time::Duration;
 use crate::model::{Address, Checks, ClusterName, Instance, InstanceId, ListenerName, Percent};
 pub use error::{ConfigError, ConfigErrors, MAX_ERRORS, Place};
 pub use path::{Path, Step};
+pub(crate) use yaml::to_yaml;
 
 /// A larger file is refused unread. Ten thousand instances with labels need 2 MiB.
 pub const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -53,6 +54,8 @@ pub struct Config {
 pub struct Listen {
     /// gRPC xDS.
     pub xds: SocketAddr,
+    /// gRPC admin API.
+    pub admin: SocketAddr,
     /// `/livez`, `/readyz`, `/metrics`.
     pub health: SocketAddr,
 }

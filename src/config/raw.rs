@@ -36,6 +36,8 @@ pub(super) struct RawConfig {
 pub(super) struct RawListen {
     /// gRPC xDS.
     pub(super) xds: Option<RawAddress>,
+    /// gRPC admin API.
+    pub(super) admin: Option<RawAddress>,
     /// `/livez`, `/readyz`, `/metrics`.
     pub(super) health: Option<RawAddress>,
 }

@@ -257,3 +257,8 @@ fn example(expected: &str) -> String {
     }
     .to_owned()
 }
+
+/// `value` as YAML, for output.
+pub(crate) fn to_yaml(value: &serde_json::Value) -> Result<String, serde_yaml::Error> {
+    serde_yaml::to_string(value)
+}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::command::{Command, Commands};
 use super::engine::{Effects, Engine};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -22,6 +23,8 @@ pub struct FleetInputs {
     pub view: watch::Receiver<Arc<SourceView>>,
     /// What the prober saw.
     pub observations: mpsc::Receiver<Vec<Observation>>,
+    /// What operators want.
+    pub commands: Commands,
 }
 
 /// Whom the fleet tells.
@@ -70,6 +73,14 @@ pub async fn run(clock: Clock, mut inputs: FleetInputs, outputs: FleetOutputs, c
                 if changed.is_err() { return }
                 let view = inputs.view.borrow_and_update().clone();
                 outputs.publish(engine.apply_view(view, clock.now()));
+            }
+            command = inputs.commands.0.recv() => {
+                let Some(Command { key, drain, reply }) = command else { return };
+                let done = engine.apply_drain(&key, drain, clock.now()).map(|effects| {
+                    outputs.publish(effects);
+                    engine.plan().clusters.get(&key.cluster).map_or(0, |cluster| cluster.generation)
+                });
+                let _ = reply.send(done); // whoever asked may have left
             }
             () = clock.sleep_until(wake.unwrap_or_default()), if wake.is_some() => {
                 outputs.publish(engine.apply_tick(clock.now()));

@@ -13,7 +13,7 @@ use crate::model::{
     Catalog, ClusterName, ClusterPlan, Entry, Epoch, Event, Instance, InstanceId, InstanceKey, MonoTime,
     Observation, Phase, Plan, Reason, Serve, SourceView, Standing, Target,
 };
-use crate::policy::{self, Member, Members};
+use crate::policy::{self, Drains, Member, Members};
 
 /// What has to be published after an input. `None` where nothing changed.
 #[derive(Debug, Default)]
@@ -26,11 +26,17 @@ pub struct Effects {
     pub events: Vec<Event>,
 }
 
+/// A command named an instance that no source lists.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no instance {0}")]
+pub struct NoSuchInstance(pub InstanceKey);
+
 /// One configured cluster.
 #[derive(Debug)]
 struct Pool {
     config: Arc<Cluster>,
     members: Members,
+    drains: Drains,
     /// When a source first listed it; until then nobody has spoken for it.
     listed_at: Option<MonoTime>,
     /// True once `first_verdict_wait` is over: those who serve are enough then.
@@ -45,6 +51,7 @@ impl Pool {
         Self {
             config,
             members: Members::new(),
+            drains: Drains::new(),
             listed_at: None,
             waited: false,
             has_served: false,
@@ -128,6 +135,32 @@ impl Engine {
             self.observe(observation, &mut turn);
         }
         self.finish(turn, now)
+    }
+
+    /// An operator wants `key` out, or back in. The drain sticks to the identity, across lifetimes, until it is taken
+    /// back; asking for what is so already changes nothing.
+    pub fn apply_drain(
+        &mut self,
+        key: &InstanceKey,
+        drain: Option<Arc<str>>,
+        now: MonoTime,
+    ) -> Result<Effects, NoSuchInstance> {
+        let missing = || NoSuchInstance(key.clone());
+        let pool = self.pools.get_mut(&key.cluster).ok_or_else(missing)?;
+        if !pool.members.contains_key(&key.id) && !pool.drains.contains_key(&key.id) {
+            return Err(missing());
+        }
+        match drain {
+            Some(why) => {
+                pool.drains.entry(key.id.clone()).or_insert(why);
+            }
+            None => {
+                pool.drains.remove(&key.id);
+            }
+        }
+        let mut turn = Turn::default();
+        turn.touched.insert(key.cluster.clone());
+        Ok(self.finish(turn, now))
     }
 
     /// Time passed.
@@ -231,7 +264,7 @@ impl Engine {
             pool.waited = pool.waited || waited;
             pool.has_served |= is_admitted(pool);
             pool.standing = standing(pool);
-            let entries = policy::decide(&pool.members, &pool.config.policy);
+            let entries = policy::decide(&pool.members, &pool.drains, &pool.config.policy);
             let next = ClusterPlan { generation, standing: pool.standing, entries };
             if before.is_some_and(|b| b.standing == next.standing && b.entries == next.entries) {
                 continue;

@@ -6,9 +6,11 @@
 //! somebody is silent: an unsynced view is ignored, and a cluster nobody can speak for stays undecided.
 
 mod actor;
+mod command;
 mod engine;
 #[cfg(test)]
 mod tests;
 
 pub use actor::{FleetInputs, FleetOutputs, run};
-pub use engine::{Effects, Engine};
+pub use command::{CommandError, Commands, FleetHandle};
+pub use engine::{Effects, Engine, NoSuchInstance};

@@ -290,6 +290,33 @@ fn every_move_is_an_event_with_its_reason() {
 }
 
 #[test]
+fn a_drain_sticks_to_the_identity_until_it_is_taken_back() {
+    let mut fleet = Fleet::start(&of(&["a", "b"]));
+    fleet.see("a", Outcome::Ok);
+    fleet.see("b", Outcome::Ok);
+    let drain = |fleet: &mut Fleet, why: Option<&str>| {
+        let effects = fleet.engine.apply_drain(&key("c", "a"), why.map(Arc::from), at(fleet.clock)).unwrap();
+        let published = effects.plan.is_some();
+        fleet.take(effects);
+        published
+    };
+    assert!(drain(&mut fleet, Some("upgrade")));
+    assert_eq!(fleet.served()["a"], Serve::Draining);
+    assert!(!drain(&mut fleet, Some("again")), "it is so already");
+    let mut restarted = instance("a", 9000);
+    restarted.lifetime = crate::model::Lifetime::new("second run");
+    fleet.reload(&config([("c", cluster([restarted, instance("b", 9001)]))]));
+    for _ in 0..3 {
+        fleet.see("a", Outcome::Ok);
+    }
+    assert_eq!(fleet.served()["a"], Serve::Draining, "a new process of the same instance");
+    assert!(drain(&mut fleet, None));
+    assert_eq!(fleet.served()["a"], Serve::Healthy);
+    let unknown = fleet.engine.apply_drain(&key("c", "zz"), Some("x".into()), at(fleet.clock));
+    assert!(unknown.is_err());
+}
+
+#[test]
 fn a_cluster_touched_alone_changes_alone() {
     let two = config([("c", cluster([instance("a", 1)])), ("d", cluster([instance("x", 2)]))]);
     let mut fleet = Fleet::start(&two);

@@ -46,6 +46,8 @@ pub enum Reason {
     Failing(Role, Outcome, Detail),
     /// A check is critical, but ejecting would break the cluster's floor or cap.
     Held(Role, Outcome, Detail),
+    /// Somebody wants it out; their words, which may be empty.
+    Drained(Arc<str>),
 }
 
 impl fmt::Display for Reason {
@@ -63,6 +65,8 @@ impl fmt::Display for Reason {
             Self::Passing => f.write_str("all checks pass"),
             Self::Slow(role, detail) => evidence(f, role, Outcome::Slow, detail),
             Self::Failing(role, outcome, detail) => evidence(f, role, *outcome, detail),
+            Self::Drained(why) if why.is_empty() => f.write_str("drained by an operator"),
+            Self::Drained(why) => write!(f, "drained by an operator: {why}"),
             Self::Held(role, outcome, detail) => {
                 f.write_str("held back by the guard, ")?;
                 evidence(f, role, *outcome, detail)

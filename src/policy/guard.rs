@@ -3,26 +3,38 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::{Member, Members};
+use super::{Drains, Member, Members};
 use crate::config::Policy;
 use crate::health::State;
 use crate::model::{InstanceId, MonoTime, Outcome};
 
 /// The ejected members that must stay in rotation, so that the cap and the floor hold on the set after the change.
 ///
+/// A drain is an operator's word and not held back, but it uses up what may be out.
+///
 /// Only members that have been admitted count: one that is still starting is neither a loss nor a help. Worst first
 /// (dead, stuck, failing), then the longest out, then by id: raising the cap never ejects fewer, and whoever is out
 /// stays out while nothing worse comes along.
-pub(super) fn held_back(members: &Members, policy: &Policy) -> BTreeSet<InstanceId> {
-    let mut out: Vec<(Reverse<u8>, MonoTime, &InstanceId)> = members.values().filter_map(rank).collect();
-    let serving = members.values().filter(|m| *m.health.state() == State::Serving).count();
-    let admitted = serving + out.len();
+pub(super) fn held_back(members: &Members, drains: &Drains, policy: &Policy) -> BTreeSet<InstanceId> {
+    let is_drained = |member: &&Member| drains.contains_key(&member.instance.id);
+    let ranked = members.values().filter(|m| !is_drained(m)).filter_map(rank);
+    let mut out: Vec<(Reverse<u8>, MonoTime, &InstanceId)> = ranked.collect();
+    let admitted = members.values().filter(|m| is_admitted(m)).count();
+    let drained = members.values().filter(is_drained).filter(|m| is_admitted(m)).count();
     let allowed = policy.max_ejected_percent.of(admitted).min(admitted.saturating_sub(policy.min_serving));
+    let allowed = allowed.saturating_sub(drained);
     if out.len() <= allowed {
         return BTreeSet::new();
     }
     out.sort();
     out.into_iter().skip(allowed).map(|(_, _, id)| id.clone()).collect()
+}
+
+fn is_admitted(member: &Member) -> bool {
+    match member.health.state() {
+        State::Serving | State::Ejected { .. } => true,
+        State::Starting | State::Warming => false,
+    }
 }
 
 fn rank(member: &Member) -> Option<(Reverse<u8>, MonoTime, &InstanceId)> {

@@ -30,18 +30,26 @@ pub struct Member {
 /// All members of one cluster.
 pub type Members = BTreeMap<InstanceId, Member>;
 
+/// Whom an operator wants out, with the reason given. It sticks to the identity, whatever process is behind it.
+pub type Drains = BTreeMap<InstanceId, Arc<str>>;
+
 /// Decides a whole cluster; entries come sorted by id.
-pub fn decide(members: &Members, policy: &Policy) -> Vec<Arc<Entry>> {
-    let held = guard::held_back(members, policy);
-    members
-        .values()
-        .map(|member| Arc::new(entry(member, held.contains(&member.instance.id), policy)))
-        .collect()
+pub fn decide(members: &Members, drains: &Drains, policy: &Policy) -> Vec<Arc<Entry>> {
+    let held = guard::held_back(members, drains, policy);
+    let decide = |member: &Member| {
+        let id = &member.instance.id;
+        Arc::new(entry(member, drains.get(id), held.contains(id), policy))
+    };
+    members.values().map(decide).collect()
 }
 
-fn entry(member: &Member, held: bool, policy: &Policy) -> Entry {
+fn entry(member: &Member, drain: Option<&Arc<str>>, held: bool, policy: &Policy) -> Entry {
     let Member { instance, health, .. } = member;
-    let (serve, reason) = match (health.state(), health.reason()) {
+    let drained = drain.map(|why| Reason::Drained(why.clone()));
+    let (serve, reason) = match (health.state(), drained.unwrap_or_else(|| health.reason())) {
+        // One that was never served needs no draining: it is just not admitted.
+        (State::Starting | State::Warming, reason @ Reason::Drained(_)) => (Serve::Absent, reason),
+        (State::Serving | State::Ejected { .. }, reason @ Reason::Drained(_)) => (Serve::Draining, reason),
         (State::Starting | State::Warming, reason) => (Serve::Absent, reason),
         (State::Serving, reason) => (Serve::Healthy, reason),
         (State::Ejected { .. }, Reason::Failing(role, outcome, detail)) if held => {

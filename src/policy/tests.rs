@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{Member, Members, decide};
+use super::{Drains, Member, Members, decide};
 use crate::config::Policy;
 use crate::health::InstanceHealth;
 use crate::model::{Epoch, Outcome, Percent, Reason, Role, Serve};
@@ -46,7 +46,7 @@ fn members(scene: &[Is]) -> Members {
 }
 
 fn served(scene: &[Is], policy: &Policy) -> Vec<Serve> {
-    decide(&members(scene), policy).iter().map(|e| e.serve).collect()
+    decide(&members(scene), &Drains::new(), policy).iter().map(|e| e.serve).collect()
 }
 
 fn with(percent: u8, min_serving: usize) -> Policy {
@@ -112,8 +112,18 @@ fn those_still_starting_are_absent_and_do_not_count() {
 }
 
 #[test]
+fn a_drain_is_obeyed_and_uses_up_what_may_be_out() {
+    let scene = [Is::Serving, DEAD, Is::Serving, DEAD, Is::Starting];
+    let drains: Drains = ["i000", "i004"].map(|id| (instance(id, 1).id, Arc::from("upgrade"))).into();
+    let plan = decide(&members(&scene), &drains, &with(50, 1));
+    let served: Vec<Serve> = plan.iter().map(|e| e.serve).collect();
+    assert_eq!(served, [Serve::Draining, Serve::Unhealthy, Serve::Healthy, Serve::Degraded, Serve::Absent]);
+    assert_eq!(plan[0].reason, Reason::Drained("upgrade".into()));
+}
+
+#[test]
 fn a_slow_instance_keeps_a_quarter_of_its_weight() {
-    let plan = decide(&members(&[Is::Serving, Is::Slow]), &policy());
+    let plan = decide(&members(&[Is::Serving, Is::Slow]), &Drains::new(), &policy());
     assert_eq!(
         plan.iter().map(|e| (e.serve, e.weight.get())).collect::<Vec<_>>(),
         [(Serve::Healthy, 100), (Serve::Healthy, 25)]
@@ -136,7 +146,7 @@ proptest! {
     #[test]
     fn the_cap_and_the_floor_hold_for_all_inputs(scene in scenes(), percent in 0u8..=100, floor in 0usize..60) {
         let policy = with(percent, floor);
-        let plan = decide(&members(&scene), &policy);
+        let plan = decide(&members(&scene), &Drains::new(), &policy);
         let count = |s: Serve| plan.iter().filter(|e| e.serve == s).count();
         let admitted = plan.len() - count(Serve::Absent);
         prop_assert!(count(Serve::Unhealthy) <= policy.max_ejected_percent.of(admitted));
@@ -167,6 +177,7 @@ proptest! {
 
     #[test]
     fn the_same_input_gives_the_same_plan(scene in scenes(), percent in 0u8..=100) {
-        prop_assert_eq!(decide(&members(&scene), &with(percent, 1)), decide(&members(&scene), &with(percent, 1)));
+        let plan = || decide(&members(&scene), &Drains::new(), &with(percent, 1));
+        prop_assert_eq!(plan(), plan());
     }
 }

@@ -23,7 +23,7 @@ pub use resource::Resource;
 pub(crate) use resource::put_bytes;
 
 use crate::config::{Cluster, Config, Listener};
-use crate::model::{ClusterName, ClusterPlan, ContentHash, ListenerName, Plan, Standing};
+use crate::model::{ClusterName, ClusterPlan, ContentHash, ListenerName, Plan, Serve, Standing};
 
 /// All resources of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -57,6 +57,8 @@ pub struct Snapshot {
     /// The plan's generation.
     pub generation: u64,
     sets: [Arc<ResourceSet>; 4],
+    /// Clusters of which it must be known who knows their present state: somebody in them drains.
+    witnessed: BTreeSet<Arc<str>>,
     /// Clusters for those who take clusters alone: their endpoints come by another way than ADS.
     clusters_alone: Arc<ResourceSet>,
     origin: Arc<Origin>,
@@ -83,6 +85,12 @@ impl Snapshot {
         }
     }
 
+    /// Clusters of which it must be known who knows their present state. Empty in a steady fleet, so that watching
+    /// costs nothing then.
+    pub fn witnessed(&self) -> &BTreeSet<Arc<str>> {
+        &self.witnessed
+    }
+
     /// The snapshot after this one: what did not change is taken over, not encoded again.
     pub fn update(&self, config: &Config, plan: &Plan) -> Self {
         let mut next = Build {
@@ -98,8 +106,11 @@ impl Snapshot {
             next.listener(name, listener);
         }
         let [clusters, endpoints, listeners, routes] = next.sets;
+        let drains = |plan: &ClusterPlan| plan.entries.iter().any(|entry| entry.serve == Serve::Draining);
+        let witnessed = plan.clusters.iter().filter(|(_, of_cluster)| drains(of_cluster));
         Self {
             generation: plan.generation,
+            witnessed: witnessed.map(|(name, _)| name.as_str().into()).collect(),
             sets: [
                 reuse(self.set(Kind::Cluster), clusters),
                 reuse(self.set(Kind::Endpoints), endpoints),

@@ -35,6 +35,7 @@ pub struct TestApp {
     /// What it serves.
     pub snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     xds: SocketAddr,
+    admin: SocketAddr,
     health: SocketAddr,
     dir: TempDir,
     stop: CancellationToken,
@@ -53,8 +54,8 @@ impl TestApp {
         let (plan, snapshots, listen) = (app.plan.clone(), app.snapshots.clone(), app.listen);
         let mut running = JoinSet::new();
         running.spawn(app.run(stop.clone().cancelled_owned()));
-        let (xds, health) = (listen.xds, listen.health);
-        Ok(Self { clock, clients, plan, snapshots, xds, health, dir, stop, running })
+        let (xds, admin, health) = (listen.xds, listen.admin, listen.health);
+        Ok(Self { clock, clients, plan, snapshots, xds, admin, health, dir, stop, running })
     }
 
     /// Where it serves xDS.
@@ -114,6 +115,20 @@ impl TestApp {
             cluster.standing >= Standing::Loading && now == wanted
         })
         .await
+    }
+
+    /// Where the admin API listens.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// The id of the instance of `cluster` at `address`; empty if there is none.
+    pub fn instance_of(&self, cluster: &str, address: SocketAddr) -> String {
+        let plan = self.plan.borrow().clone();
+        let entries =
+            plan.clusters.iter().filter(|(name, _)| name.as_str() == cluster).flat_map(|(_, c)| &c.entries);
+        let mut found = entries.filter(|entry| entry.address.socket() == address);
+        found.next().map(|entry| entry.id.to_string()).unwrap_or_default()
     }
 
     /// Waits until the plan satisfies `check`.

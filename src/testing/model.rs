@@ -105,7 +105,11 @@ pub fn cluster(instances: impl IntoIterator<Item = Instance>) -> Cluster {
 /// A config of the given clusters, without listeners, on ephemeral ports.
 pub fn config(clusters: impl IntoIterator<Item = (&'static str, Cluster)>) -> Config {
     Config {
-        listen: Listen { xds: ([127, 0, 0, 1], 0).into(), health: ([127, 0, 0, 1], 0).into() },
+        listen: Listen {
+            xds: ([127, 0, 0, 1], 0).into(),
+            admin: ([127, 0, 0, 1], 0).into(),
+            health: ([127, 0, 0, 1], 0).into(),
+        },
         clusters: clusters.into_iter().map(|(name, c)| (cluster_name(name), Arc::new(c))).collect(),
         listeners: BTreeMap::new(),
         prober: Prober { max_in_flight: 4096, max_starts_per_second: 20_000 },

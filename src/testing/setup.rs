@@ -120,7 +120,10 @@ impl Setup {
 
     /// The config file.
     pub fn yaml(&self) -> String {
-        let mut out = format!("listen: {{ xds: \"{}\", health: \"{}\" }}\n", self.xds, self.health);
+        let mut out = format!(
+            "listen: {{ xds: \"{}\", admin: \"127.0.0.1:0\", health: \"{}\" }}\n",
+            self.xds, self.health
+        );
         let (merge, wait) = (self.merge_window, self.first_verdict_wait);
         // Writing into a String cannot fail.
         let _ = writeln!(out, "xds: {{ merge_window: {merge}, first_verdict_wait: {wait} }}");

@@ -4,7 +4,7 @@
 //! next response against the newest snapshot, and yields its frames. So there is no task, no channel and no queue per
 //! client, and a slow client gets the newest state, not the ones between.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,7 +24,7 @@ use super::stream::{DeltaStream, Refusal, Response, SotwStream, Verdict};
 use super::wire::{self, DeltaRequest, NodeHead, SotwRequest};
 use crate::clock::Clock;
 use crate::model::{ClientId, MonoTime};
-use crate::snapshot::{Kind, Snapshot};
+use crate::snapshot::{Kind, Resource, Snapshot};
 
 /// Requests read in a row before the body looks for something to send. A client that floods us only delays itself.
 const REQUESTS_PER_POLL: usize = 64;
@@ -39,6 +39,9 @@ pub(super) trait Protocol: Unpin + Send + 'static {
     fn on_request(&mut self, request: &Self::Request) -> Result<Verdict, Refusal>;
     fn next(&mut self, snapshot: &Snapshot) -> Option<Response>;
     fn nonce(request: &Self::Request) -> &str;
+    fn asks_for_endpoints(request: &Self::Request) -> bool;
+    fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>>;
+    fn has_settled(&self, name: &str, resource: &Resource) -> bool;
 }
 
 impl Protocol for SotwStream {
@@ -59,6 +62,18 @@ impl Protocol for SotwStream {
     fn nonce(request: &SotwRequest) -> &str {
         &request.response_nonce
     }
+
+    fn asks_for_endpoints(request: &SotwRequest) -> bool {
+        request.type_url == Kind::Endpoints.type_url()
+    }
+
+    fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
+        Self::endpoints_asked_for(self)
+    }
+
+    fn has_settled(&self, name: &str, resource: &Resource) -> bool {
+        Self::has_settled(self, name, resource)
+    }
 }
 
 impl Protocol for DeltaStream {
@@ -78,6 +93,18 @@ impl Protocol for DeltaStream {
 
     fn nonce(request: &DeltaRequest) -> &str {
         &request.response_nonce
+    }
+
+    fn asks_for_endpoints(request: &DeltaRequest) -> bool {
+        request.type_url == Kind::Endpoints.type_url()
+    }
+
+    fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
+        Self::endpoints_asked_for(self)
+    }
+
+    fn has_settled(&self, name: &str, resource: &Resource) -> bool {
+        Self::has_settled(self, name, resource)
     }
 }
 
@@ -159,6 +186,11 @@ impl<P: Protocol> XdsBody<P> {
             .on_request(&request)
             .map_err(|refusal| Status::resource_exhausted(refusal.to_string()))?;
         self.account(P::nonce(&request), &verdict, now);
+        if P::asks_for_endpoints(&request) {
+            let clients = &self.registration.shared.clients;
+            clients.asks_for(self.registration.id, self.protocol.endpoints_asked_for());
+        }
+        self.bear_witness();
         Ok(())
     }
 
@@ -180,6 +212,18 @@ impl<P: Protocol> XdsBody<P> {
             }
         }
         clients.record(client, verdict, now);
+    }
+
+    /// Records what the client knows of clusters in which somebody drains.
+    fn bear_witness(&self) {
+        let Some(snapshot) = &self.snapshot else { return };
+        let endpoints = snapshot.set(Kind::Endpoints);
+        for name in snapshot.witnessed().intersection(self.protocol.endpoints_asked_for()) {
+            let Some(resource) = endpoints.resources.get(name) else { continue };
+            if self.protocol.has_settled(name, resource) {
+                self.registration.shared.clients.settled(self.registration.id, name, resource.generation);
+            }
+        }
     }
 
     fn queue(&mut self, response: &Response) {
@@ -263,7 +307,11 @@ impl<P: Protocol> Body for XdsBody<P> {
         }
         while let Poll::Ready(next) = Pin::new(&mut this.snapshots).poll_next(cx) {
             match next {
-                Some(snapshot) => this.snapshot = snapshot,
+                Some(snapshot) => {
+                    this.snapshot = snapshot;
+                    // What is the same as before needs no push to be known.
+                    this.bear_witness();
+                }
                 // The publisher is gone: the process is ending.
                 None => {
                     return Poll::Ready(Some(

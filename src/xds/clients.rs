@@ -1,11 +1,11 @@
 //! Who is connected, and what each one holds: the one concurrent map. Only copies leave it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dashmap::DashMap;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use super::stream::Verdict;
 use crate::model::{ClientEvent, ClientId, ClusterName, MonoTime};
@@ -51,6 +51,10 @@ pub struct ClientStatus {
     pub since: MonoTime,
     /// What it said by type.
     pub kinds: BTreeMap<Kind, KindStatus>,
+    /// Clusters whose endpoints it asks for by name.
+    pub clusters: BTreeSet<Arc<str>>,
+    /// The generation up to which it knows a cluster; kept only for clusters in which somebody drains.
+    pub settled: BTreeMap<Arc<str>, u64>,
 }
 
 /// The table of connected streams. Clones share it.
@@ -59,13 +63,19 @@ pub struct Clients {
     table: Arc<DashMap<ClientId, ClientStatus>>,
     last_id: Arc<AtomicU64>,
     events: broadcast::Sender<ClientEvent>,
+    changes: watch::Sender<()>,
 }
 
 impl Clients {
     /// An empty table.
     pub fn new() -> Self {
         let (events, _) = broadcast::channel(SPECTATOR_BACKLOG);
-        Self { table: Arc::default(), last_id: Arc::default(), events }
+        Self { table: Arc::default(), last_id: Arc::default(), events, changes: watch::Sender::new(()) }
+    }
+
+    /// Wakes whenever somebody comes, goes, asks for other clusters, or settles a cluster in which somebody drains.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     /// What clients do from now on, for spectators: one that lags loses events, never a client.
@@ -81,9 +91,17 @@ impl Clients {
     pub(super) fn open(&self, method: &'static str, now: MonoTime) -> ClientId {
         let client = ClientId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1);
         let empty: Arc<str> = Arc::from("");
-        let status =
-            ClientStatus { node: empty.clone(), agent: empty, method, since: now, kinds: BTreeMap::new() };
+        let status = ClientStatus {
+            node: empty.clone(),
+            agent: empty,
+            method,
+            since: now,
+            kinds: BTreeMap::new(),
+            clusters: BTreeSet::new(),
+            settled: BTreeMap::new(),
+        };
         self.table.insert(client, status);
+        self.changes.send_replace(());
         client
     }
 
@@ -93,6 +111,24 @@ impl Clients {
             status.agent = agent;
         }
         self.tell(|| ClientEvent::Opened { client, node });
+    }
+
+    pub(super) fn asks_for(&self, client: ClientId, clusters: &BTreeSet<Arc<str>>) {
+        let Some(mut status) = self.table.get_mut(&client) else { return };
+        if status.clusters != *clusters {
+            status.clusters.clone_from(clusters);
+            status.settled.retain(|name, _| clusters.contains(name));
+            drop(status);
+            self.changes.send_replace(());
+        }
+    }
+
+    pub(super) fn settled(&self, client: ClientId, cluster: &Arc<str>, generation: u64) {
+        let Some(mut status) = self.table.get_mut(&client) else { return };
+        if status.settled.insert(cluster.clone(), generation) != Some(generation) {
+            drop(status);
+            self.changes.send_replace(());
+        }
     }
 
     pub(super) fn record(&self, client: ClientId, verdict: &Verdict, at: MonoTime) {
@@ -125,6 +161,7 @@ impl Clients {
 
     pub(super) fn close(&self, client: ClientId) {
         self.table.remove(&client);
+        self.changes.send_replace(());
         self.tell(|| ClientEvent::Closed { client });
     }
 

@@ -1,5 +1,6 @@
 //! Integration tests: one binary, because linking costs more than compiling. Only `mod` lines here.
 
+mod admin;
 mod bootstrap;
 mod check;
 mod envoy;

@@ -20,9 +20,9 @@ use tidegate::testing::load::{Load, Sent, Traffic, shares};
 use tidegate::testing::sim_envoy::Wire;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
-const BOTH: [Wire; 2] = [Wire::Delta, Wire::Sotw];
+pub(crate) const BOTH: [Wire; 2] = [Wire::Delta, Wire::Sotw];
 
-async fn fakes(count: usize) -> Vec<FakeInstance> {
+pub(crate) async fn fakes(count: usize) -> Vec<FakeInstance> {
     fakes_in(count, Mode::Healthy).await
 }
 
@@ -35,7 +35,7 @@ async fn fakes_in(count: usize, mode: Mode) -> Vec<FakeInstance> {
     fakes
 }
 
-fn addresses(fakes: &[FakeInstance]) -> Vec<SocketAddr> {
+pub(crate) fn addresses(fakes: &[FakeInstance]) -> Vec<SocketAddr> {
     fakes.iter().map(FakeInstance::address).collect()
 }
 
@@ -55,7 +55,7 @@ fn bootstrap(xds: SocketAddr, wire: Wire) -> String {
 }
 
 /// A real Envoy that is given nothing else.
-async fn envoy(xds: SocketAddr, wire: Wire) -> EnvoyProcess {
+pub(crate) async fn envoy(xds: SocketAddr, wire: Wire) -> EnvoyProcess {
     EnvoyProcess::start(&bootstrap(xds, wire), &EnvoyOptions::default()).await.unwrap()
 }
 
@@ -66,7 +66,7 @@ async fn hosts(admin: &Admin, cluster: &str) -> Option<Vec<(SocketAddr, String)>
     Some(hosts.iter().map(|(at, host)| (*at, host.eds_health.clone())).collect())
 }
 
-async fn wait_hosts(admin: &Admin, cluster: &str, expected: &[(SocketAddr, &str)]) {
+pub(crate) async fn wait_hosts(admin: &Admin, cluster: &str, expected: &[(SocketAddr, &str)]) {
     let mut expected: Vec<_> = expected.iter().map(|(at, health)| (*at, (*health).to_owned())).collect();
     expected.sort();
     eventually(&format!("Envoy has {expected:?}"), async || {

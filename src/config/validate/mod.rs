@@ -12,7 +12,8 @@ mod listener;
 mod report;
 
 use super::defaults::{
-    FIRST_VERDICT_WAIT, LISTEN_HEALTH, LISTEN_XDS, MAX_IN_FLIGHT, MAX_STARTS_PER_SECOND, MERGE_WINDOW,
+    FIRST_VERDICT_WAIT, LISTEN_ADMIN, LISTEN_HEALTH, LISTEN_XDS, MAX_IN_FLIGHT, MAX_STARTS_PER_SECOND,
+    MERGE_WINDOW,
 };
 use super::error::ConfigError;
 use super::path::Cursor;
@@ -50,18 +51,38 @@ fn listen(report: &mut Report<'_>, at: &Cursor<'_>, raw: Option<&RawListen>) -> 
         }
     };
     let xds = socket("xds", raw.and_then(|r| r.xds.as_ref()), LISTEN_XDS);
+    let admin = socket("admin", raw.and_then(|r| r.admin.as_ref()), LISTEN_ADMIN);
     let health = socket("health", raw.and_then(|r| r.health.as_ref()), LISTEN_HEALTH);
-    let (xds, health) = (xds?, health?);
-    if xds == health && xds.port() != 0 {
-        let given = raw.is_some_and(|r| r.health.is_some());
-        let key = if given { "health" } else { "xds" };
+    let (xds, admin, health) = (xds?, admin?, health?);
+    if !admin.ip().is_loopback() {
         return Err(report.fail(
-            &at.key(key),
-            format!("`listen.xds` and `listen.health` are both {xds}"),
-            "give each its own port".into(),
+            &at.key("admin"),
+            format!(
+                "`{admin}` can be reached from other machines, and the admin API asks for no credentials yet"
+            ),
+            format!("write `127.0.0.1:{}`", admin.port()),
         ));
     }
-    Ok(Listen { xds, health })
+    let given = |key: &str| match key {
+        "xds" => raw.is_some_and(|r| r.xds.is_some()),
+        "admin" => raw.is_some_and(|r| r.admin.is_some()),
+        _ => raw.is_some_and(|r| r.health.is_some()),
+    };
+    for ((one, a), (other, b)) in [
+        (("xds", xds), ("health", health)),
+        (("xds", xds), ("admin", admin)),
+        (("admin", admin), ("health", health)),
+    ] {
+        if a == b && a.port() != 0 {
+            let key = if given(other) { other } else { one };
+            return Err(report.fail(
+                &at.key(key),
+                format!("`listen.{one}` and `listen.{other}` are both {a}"),
+                "give each its own port".into(),
+            ));
+        }
+    }
+    Ok(Listen { xds, admin, health })
 }
 
 fn prober(report: &mut Report<'_>, at: &Cursor<'_>, raw: Option<&RawProber>) -> Result<Prober, Invalid> {

@@ -88,6 +88,19 @@ impl DeltaStream {
         Ok(verdict)
     }
 
+    /// The clusters whose endpoints the client asks for by name.
+    pub fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
+        let [_, endpoints, ..] = &self.types;
+        &endpoints.subscription.names
+    }
+
+    /// True if the client has acknowledged the endpoints of cluster `name` as `resource` says them.
+    pub fn has_settled(&self, name: &str, resource: &Resource) -> bool {
+        let [_, state, ..] = &self.types;
+        matches!(state.held.get(name), Some(Held::Version(v)) if *v == resource.version)
+            && !state.busy.contains(name)
+    }
+
     /// The next response that `snapshot` calls for, if any.
     pub fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
         let kinds = self.door.kinds();

@@ -76,6 +76,19 @@ impl SotwStream {
         self.state(kind).on_request(kind, request)
     }
 
+    /// The clusters whose endpoints the client asks for by name.
+    pub fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
+        let [_, endpoints, ..] = &self.types;
+        &endpoints.subscription.names
+    }
+
+    /// True if the client has acknowledged the endpoints of cluster `name` as `resource` says them.
+    pub fn has_settled(&self, name: &str, resource: &Resource) -> bool {
+        let [_, state, ..] = &self.types;
+        state.held.get(name).is_some_and(|held| held.version == resource.version)
+            && state.in_flight.as_ref().is_none_or(|sent| !sent.resources.iter().any(|r| &*r.name == name))
+    }
+
     /// The next response that `snapshot` calls for, if any.
     pub fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
         let kinds = self.door.kinds();

@@ -1,0 +1,160 @@
+//! The plan and the clients in the words of the admin API.
+//!
+//! Pure: no I/O.
+
+use std::collections::BTreeMap;
+
+use crate::model::{
+    ClientId, ClusterName, ClusterPlan, Entry, InstanceId, InstanceKey, MonoTime, Plan, Serve, Standing,
+};
+use crate::pb::admin as pb;
+use crate::snapshot::Snapshot;
+use crate::xds::ClientStatus;
+
+/// The open streams.
+pub(super) type Table = BTreeMap<ClientId, ClientStatus>;
+
+/// A name in a request that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is not a name of this kind; write {pattern}")]
+pub(super) struct BadName {
+    given: String,
+    pattern: &'static str,
+}
+
+/// `clusters/C/instances/I`.
+pub(super) fn instance_key(name: &str) -> Result<InstanceKey, BadName> {
+    let pattern = "clusters/CLUSTER/instances/INSTANCE";
+    let bad = || BadName { given: name.to_owned(), pattern };
+    let rest = name.strip_prefix("clusters/").ok_or_else(bad)?;
+    let (cluster, id) = rest.split_once("/instances/").ok_or_else(bad)?;
+    let cluster = ClusterName::new(cluster).map_err(|_| bad())?;
+    let id = InstanceId::new(id).map_err(|_| bad())?;
+    Ok(InstanceKey { cluster, id })
+}
+
+/// `clusters/C`, or `None` for `clusters/-`, which is all of them.
+pub(super) fn parent(name: &str) -> Result<Option<ClusterName>, BadName> {
+    let bad = || BadName { given: name.to_owned(), pattern: "clusters/CLUSTER, or clusters/- for all" };
+    match name.strip_prefix("clusters/").ok_or_else(bad)? {
+        "-" => Ok(None),
+        cluster => ClusterName::new(cluster).map(Some).map_err(|_| bad()),
+    }
+}
+
+const fn serve(serve: Serve) -> pb::Serve {
+    match serve {
+        Serve::Absent => pb::Serve::Absent,
+        Serve::Healthy => pb::Serve::Healthy,
+        Serve::Degraded => pb::Serve::Degraded,
+        Serve::Unhealthy => pb::Serve::Unhealthy,
+        Serve::Draining => pb::Serve::Draining,
+    }
+}
+
+const fn standing(standing: Standing) -> pb::Standing {
+    match standing {
+        Standing::Unlisted => pb::Standing::Unlisted,
+        Standing::Undecided => pb::Standing::Undecided,
+        Standing::Loading => pb::Standing::Loading,
+        Standing::Decided => pb::Standing::Decided,
+    }
+}
+
+/// One cluster, with the number of streams that ask for it.
+pub(super) fn cluster(name: &ClusterName, plan: &ClusterPlan, clients: &Table) -> pb::Cluster {
+    let count = |wanted: Serve| counted(plan.entries.iter().filter(|entry| entry.serve == wanted).count());
+    pb::Cluster {
+        name: format!("clusters/{name}"),
+        standing: standing(plan.standing).into(),
+        generation: plan.generation,
+        healthy: count(Serve::Healthy),
+        degraded: count(Serve::Degraded),
+        unhealthy: count(Serve::Unhealthy),
+        draining: count(Serve::Draining),
+        absent: count(Serve::Absent),
+        clients: counted(clients.values().filter(|c| c.clusters.contains(name.as_str())).count()),
+    }
+}
+
+fn counted(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// One instance.
+pub(super) fn instance(cluster: &ClusterName, entry: &Entry) -> pb::Instance {
+    pb::Instance {
+        name: format!("clusters/{cluster}/instances/{}", entry.id),
+        address: entry.address.to_string(),
+        region: entry.locality.region.to_string(),
+        zone: entry.locality.zone.to_string(),
+        weight: entry.weight.get(),
+        serve: serve(entry.serve).into(),
+        reason: entry.reason.to_string(),
+    }
+}
+
+/// The entry of `key`, if it is listed.
+pub(super) fn find<'a>(plan: &'a Plan, key: &InstanceKey) -> Option<&'a Entry> {
+    let entries = &plan.clusters.get(&key.cluster)?.entries;
+    let at = entries.binary_search_by(|entry| entry.id.cmp(&key.id)).ok()?;
+    entries.get(at).map(|entry| &**entry)
+}
+
+/// One open stream.
+pub(super) fn client(id: ClientId, status: &ClientStatus, now: MonoTime) -> pb::Client {
+    let rejection = status.kinds.values().find_map(|kind| kind.rejection.as_ref());
+    pb::Client {
+        stream: id.to_string(),
+        node: status.node.to_string(),
+        agent: status.agent.to_string(),
+        method: status.method.to_owned(),
+        age_seconds: now.since(status.since).as_secs(),
+        clusters: status.clusters.iter().map(ToString::to_string).collect(),
+        acks: status.kinds.values().map(|kind| kind.acks).sum(),
+        nacks: status.kinds.values().map(|kind| kind.nacks).sum(),
+        rejection: rejection.map(|r| r.message.to_string()).unwrap_or_default(),
+    }
+}
+
+/// How far a drain that must be known since `generation` has come. Only open streams are counted: one that was lost
+/// may serve on from its last config, and nothing here says otherwise.
+pub(super) fn drain_status(
+    key: &InstanceKey,
+    generation: u64,
+    plan: &Plan,
+    snapshot: Option<&Snapshot>,
+    clients: &Table,
+) -> pb::DrainStatus {
+    let cluster = key.cluster.as_str();
+    let asking = clients.iter().filter(|(_, status)| status.clusters.contains(cluster));
+    let (mut settled, mut pending) = (Vec::new(), Vec::new());
+    for (id, status) in asking {
+        let name = if status.node.is_empty() { id.to_string() } else { format!("{} ({id})", status.node) };
+        let knows = status.settled.get(cluster).is_some_and(|known| *known >= generation);
+        if knows { settled.push(name) } else { pending.push(name) }
+    }
+    let published = snapshot.is_some_and(|snapshot| snapshot.generation >= generation);
+    let acknowledged = published && pending.is_empty();
+    let instance = find(plan, key).map(|entry| instance(&key.cluster, entry));
+    pb::DrainStatus { instance, generation, settled, pending, acknowledged }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::model::key;
+
+    #[test]
+    fn names_are_read_or_refused_with_the_pattern() {
+        assert_eq!(instance_key("clusters/llama/instances/gpu-a"), Ok(key("llama", "gpu-a")));
+        assert_eq!(parent("clusters/-"), Ok(None));
+        assert_eq!(parent("clusters/llama"), Ok(Some(key("llama", "x").cluster)));
+        for bad in ["", "llama/gpu-a", "clusters/llama", "clusters//instances/a", "clusters/a/instances/b/c"]
+        {
+            let error = instance_key(bad).unwrap_err().to_string();
+            assert!(error.contains("clusters/CLUSTER/instances/INSTANCE"), "{error}");
+        }
+        assert!(parent("llama").is_err());
+    }
+}

@@ -1,0 +1,220 @@
+//! `tidegate get` and `tidegate describe`.
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::client::{ServerArgs, instance_name, plain, with_client};
+use super::{Exit, render};
+use crate::pb::admin as pb;
+
+/// Arguments of `tidegate get`.
+#[derive(Debug, Args)]
+pub(super) struct GetArgs {
+    /// What to list
+    #[arg(value_enum)]
+    what: What,
+    /// Only this cluster's instances
+    #[arg(long)]
+    cluster: Option<String>,
+    /// How the list is written
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Arguments of `tidegate describe`.
+#[derive(Debug, Args)]
+pub(super) struct DescribeArgs {
+    /// CLUSTER/INSTANCE
+    instance: String,
+    /// How it is written
+    #[arg(short, long, value_enum, default_value_t = Output::Yaml)]
+    output: Output,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// What can be listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Pools, and how many of each are how
+    #[value(alias = "cluster")]
+    Clusters,
+    /// Instances, and why each is as it is
+    #[value(alias = "instance")]
+    Instances,
+    /// Connected Envoys and other xDS clients
+    #[value(aliases = ["envoy", "clients", "client"])]
+    Envoys,
+}
+
+/// How output is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(super) enum Output {
+    /// For people
+    #[default]
+    Table,
+    /// For people with a wide terminal
+    Wide,
+    /// For programs
+    Json,
+    /// For both
+    Yaml,
+}
+
+/// A list: columns for a table, and the same as data. Columns after `narrow` are for wide tables.
+struct List {
+    columns: &'static [&'static str],
+    narrow: usize,
+    rows: Vec<Vec<String>>,
+    data: Vec<Value>,
+}
+
+/// Lists.
+pub(super) fn run(args: &GetArgs) -> anyhow::Result<Exit> {
+    let list = with_client(&args.server, async |mut client| {
+        Ok(match args.what {
+            What::Clusters => {
+                let answer = client.list_clusters(pb::ListClustersRequest {}).await.map_err(|s| plain(&s))?;
+                clusters(&answer.into_inner().clusters)
+            }
+            What::Instances => {
+                let parent = format!("clusters/{}", args.cluster.as_deref().unwrap_or("-"));
+                let answer = client
+                    .list_instances(pb::ListInstancesRequest { parent })
+                    .await
+                    .map_err(|s| plain(&s))?;
+                instances(&answer.into_inner().instances)
+            }
+            What::Envoys => {
+                let answer = client.list_clients(pb::ListClientsRequest {}).await.map_err(|s| plain(&s))?;
+                clients(&answer.into_inner().clients)
+            }
+        })
+    })?;
+    print(list, args.output)?;
+    Ok(Exit::Done)
+}
+
+/// Tells everything about one instance.
+pub(super) fn describe(args: &DescribeArgs) -> anyhow::Result<Exit> {
+    let name = instance_name(&args.instance)?;
+    let list = with_client(&args.server, async |mut client| {
+        let answer = client.get_instance(pb::GetInstanceRequest { name }).await.map_err(|s| plain(&s))?;
+        Ok(instances(&[answer.into_inner()]))
+    })?;
+    match args.output {
+        Output::Table | Output::Wide => print(list, Output::Wide)?,
+        Output::Json | Output::Yaml => {
+            let one = list.data.into_iter().next().unwrap_or(Value::Null);
+            render::data(&one, args.output == Output::Yaml)?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn print(list: List, output: Output) -> anyhow::Result<()> {
+    let shown = match output {
+        Output::Json | Output::Yaml => return render::data(&Value::Array(list.data), output == Output::Yaml),
+        Output::Table => list.narrow,
+        Output::Wide => list.columns.len(),
+    };
+    let header = list.columns.iter().take(shown).copied().collect();
+    let rows = list.rows.into_iter().map(|row| row.into_iter().take(shown).collect()).collect();
+    Ok(render::table(header, rows)?)
+}
+
+/// `clusters/C/instances/I` as people write it.
+fn short(name: &str) -> String {
+    name.trim_start_matches("clusters/").replace("/instances/", "/")
+}
+
+fn clusters(clusters: &[pb::Cluster]) -> List {
+    let row = |c: &pb::Cluster| {
+        let standing = c.standing().as_str_name().to_lowercase();
+        let counts = [c.healthy, c.degraded, c.unhealthy, c.draining, c.absent, c.clients];
+        let mut row = vec![short(&c.name), standing];
+        row.extend(counts.map(|n| n.to_string()));
+        row.push(c.generation.to_string());
+        row
+    };
+    let data = |c: &pb::Cluster| {
+        json!({
+            "name": c.name, "standing": c.standing().as_str_name(), "generation": c.generation, "healthy": c.healthy,
+            "degraded": c.degraded, "unhealthy": c.unhealthy, "draining": c.draining, "absent": c.absent,
+            "clients": c.clients,
+        })
+    };
+    List {
+        columns: &[
+            "CLUSTER",
+            "STANDING",
+            "HEALTHY",
+            "DEGRADED",
+            "UNHEALTHY",
+            "DRAINING",
+            "ABSENT",
+            "ENVOYS",
+            "GENERATION",
+        ],
+        narrow: 8,
+        rows: clusters.iter().map(row).collect(),
+        data: clusters.iter().map(data).collect(),
+    }
+}
+
+fn instances(instances: &[pb::Instance]) -> List {
+    let row = |i: &pb::Instance| {
+        let serve = i.serve().as_str_name().to_lowercase();
+        vec![
+            short(&i.name),
+            serve,
+            i.address.clone(),
+            i.reason.clone(),
+            i.weight.to_string(),
+            i.zone.clone(),
+            i.region.clone(),
+        ]
+    };
+    let data = |i: &pb::Instance| {
+        json!({
+            "name": i.name, "address": i.address, "serve": i.serve().as_str_name(), "reason": i.reason,
+            "weight": i.weight, "zone": i.zone, "region": i.region,
+        })
+    };
+    List {
+        columns: &["INSTANCE", "SERVED AS", "ADDRESS", "REASON", "WEIGHT", "ZONE", "REGION"],
+        narrow: 4,
+        rows: instances.iter().map(row).collect(),
+        data: instances.iter().map(data).collect(),
+    }
+}
+
+fn clients(clients: &[pb::Client]) -> List {
+    let row = |c: &pb::Client| {
+        vec![
+            c.node.clone(),
+            c.stream.clone(),
+            format!("{}s", c.age_seconds),
+            c.acks.to_string(),
+            c.nacks.to_string(),
+            c.clusters.join(","),
+            c.method.clone(),
+            c.agent.clone(),
+            c.rejection.clone(),
+        ]
+    };
+    let data = |c: &pb::Client| {
+        json!({
+            "node": c.node, "stream": c.stream, "agent": c.agent, "method": c.method, "age_seconds": c.age_seconds,
+            "clusters": c.clusters, "acks": c.acks, "nacks": c.nacks, "rejection": c.rejection,
+        })
+    };
+    List {
+        columns: &["NODE", "STREAM", "AGE", "ACKS", "NACKS", "CLUSTERS", "METHOD", "AGENT", "REJECTION"],
+        narrow: 6,
+        rows: clients.iter().map(row).collect(),
+        data: clients.iter().map(data).collect(),
+    }
+}

@@ -1,0 +1,120 @@
+//! The admin API and the commands that use it, on a running tidegate.
+
+use std::process::Output;
+
+use tidegate::model::Serve;
+use tidegate::testing::app::TestApp;
+use tidegate::testing::eventually::eventually;
+use tidegate::testing::setup::Setup;
+use tidegate::testing::sim_envoy::{Asks, Machine, SimEnvoy, SimOptions};
+use tokio::process::Command;
+
+use super::system::{BOTH, addresses, envoy, fakes, wait_hosts};
+
+/// The program, told where the running tidegate is.
+fn tidegate(app: &TestApp, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(args).env("TIDEGATE_SERVER", app.admin().to_string()).kill_on_drop(true);
+    command
+}
+
+async fn run(app: &TestApp, args: &[&str]) -> (Output, String, String) {
+    let output = tidegate(app, args).output().await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    (output, out, err)
+}
+
+async fn ok(app: &TestApp, args: &[&str]) -> String {
+    let (output, out, err) = run(app, args).await;
+    assert!(output.status.success(), "{args:?}: {out}{err}");
+    out
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_the_acknowledgement_of_every_stream_and_can_be_taken_back() {
+    for wire in BOTH {
+        let fakes = fakes(2).await;
+        let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
+        let app = TestApp::start(&Setup::new().cluster("llm", [a, b])).await.unwrap();
+        app.wait_served("llm", &[(a, Serve::Healthy), (b, Serve::Healthy)]).await.unwrap();
+        let options = SimOptions { asks: Asks::clusters(), ..SimOptions::new(app.xds(), wire) };
+        let (quick, slow) = (SimEnvoy::start(options.clone()), SimEnvoy::start(options));
+        let both = |m: &Machine| match m.assignment("llm") {
+            Some(all) if all.len() == 2 => Ok(()),
+            other => Err(format!("{other:?}")),
+        };
+        for sim in [&quick, &slow] {
+            sim.wait_until("both endpoints", both).await.unwrap();
+        }
+        slow.hold_answers(true);
+        let id = app.instance_of("llm", a);
+        let name = format!("llm/{id}");
+        let mut drain =
+            tidegate(&app, &["drain", &name, "--reason", "upgrade", "--wait", "--timeout", "60s"])
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+        app.wait_served("llm", &[(a, Serve::Draining), (b, Serve::Healthy)]).await.unwrap();
+        eventually("the quick one knows", async || {
+            let settled = app.clients.list().values().filter(|c| !c.settled.is_empty()).count();
+            if settled == 1 { Ok(()) } else { Err(settled.to_string()) }
+        })
+        .await
+        .unwrap();
+        assert!(drain.try_wait().unwrap().is_none(), "the slow one has not acknowledged");
+        slow.hold_answers(false);
+        let ended = drain.wait_with_output().await.unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        assert!(String::from_utf8_lossy(&ended.stderr).contains("every connected Envoy knows"));
+
+        let listed = ok(&app, &["get", "instances"]).await;
+        assert!(
+            listed.contains("draining") && listed.contains("drained by an operator: upgrade"),
+            "{listed}"
+        );
+        let json: serde_json::Value =
+            serde_json::from_str(&ok(&app, &["describe", &name, "-o", "json"]).await).unwrap();
+        assert_eq!(json["serve"], "DRAINING");
+        // Known already: a second drain with --wait ends at once, and changes nothing.
+        ok(&app, &["drain", &name, "--wait"]).await;
+        ok(&app, &["undrain", &name]).await;
+        app.wait_served("llm", &[(a, Serve::Healthy), (b, Serve::Healthy)]).await.unwrap();
+        app.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_drained_instance_of_a_real_envoy_gets_nothing_new() {
+    for wire in BOTH {
+        let fakes = fakes(2).await;
+        let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
+        let app = TestApp::start(&Setup::new().cluster("llm", [a, b])).await.unwrap();
+        let envoy = envoy(app.xds(), wire).await;
+        wait_hosts(envoy.admin(), "llm", &[(a, "HEALTHY"), (b, "HEALTHY")]).await;
+        let name = format!("llm/{}", app.instance_of("llm", a));
+        ok(&app, &["drain", &name, "--wait"]).await;
+        wait_hosts(envoy.admin(), "llm", &[(a, "DRAINING"), (b, "HEALTHY")]).await;
+        let clusters = ok(&app, &["get", "clusters"]).await;
+        assert!(clusters.contains("decided"), "{clusters}");
+        let envoys = ok(&app, &["get", "envoys", "-o", "yaml"]).await;
+        assert!(envoys.contains("agent: envoy"), "{envoys}");
+        app.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_one_clear_error_on_stderr() {
+    let app = TestApp::start(&Setup::new().cluster("llm", addresses(&fakes(1).await))).await.unwrap();
+    for (args, says) in [
+        (&["drain", "llm/nobody"][..], "there is no instance llm/nobody"),
+        (&["drain", "llm"], "is not CLUSTER/INSTANCE"),
+        (&["get", "instances", "--cluster", "nothing"], "there is no cluster nothing"),
+        (&["get", "instances", "--server", "127.0.0.1:1"], "no tidegate answers at 127.0.0.1:1"),
+    ] {
+        let (output, out, err) = run(&app, args).await;
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(out.is_empty() && err.contains(says), "{args:?}: {err}");
+    }
+    app.stop().await.unwrap();
+}
