@@ -114,5 +114,6 @@ fn name(kind: &CheckKind) -> &'static str {
             HttpProtocol::Http1 => "http1",
             HttpProtocol::H2c => "h2c",
         },
+        CheckKind::OpenAi(_) => "openai",
     }
 }

@@ -59,7 +59,7 @@ fn target(name: &str, address: Address, phase: Phase, readiness: Check) -> Targe
         epoch: Epoch(1),
         address,
         phase,
-        checks: Arc::new(Checks { startup: None, readiness }),
+        checks: Arc::new(Checks { startup: None, warmup: None, readiness, inference: None }),
     }
 }
 
@@ -74,7 +74,7 @@ async fn ask_kept(
     kept: Option<Kept>,
 ) -> (Answer, Option<Kept>) {
     let check = check(CheckKind::Http(kind));
-    probe::ask(Clock::start(), Question { check: &check, address, timeout }, kept).await
+    probe::ask(Clock::start(), Question { check: &check, address, timeout, salt: 1 }, kept).await
 }
 
 async fn ask(address: Address, kind: HttpCheck, timeout: Duration) -> Answer {
@@ -83,5 +83,5 @@ async fn ask(address: Address, kind: HttpCheck, timeout: Duration) -> Answer {
 
 async fn ask_tcp(address: Address, timeout: Duration) -> Answer {
     let check = check(CheckKind::Tcp);
-    probe::ask(Clock::start(), Question { check: &check, address, timeout }, None).await.0
+    probe::ask(Clock::start(), Question { check: &check, address, timeout, salt: 1 }, None).await.0
 }

@@ -29,7 +29,12 @@ fn check(role: Role, interval: u64, timeout: u64) -> Check {
 }
 
 fn checks(interval: u64, timeout: u64) -> Arc<Checks> {
-    Arc::new(Checks { startup: None, readiness: check(Role::Readiness, interval, timeout) })
+    Arc::new(Checks {
+        startup: None,
+        warmup: None,
+        readiness: check(Role::Readiness, interval, timeout),
+        inference: None,
+    })
 }
 
 fn target(n: usize, phase: Phase, checks: &Arc<Checks>) -> Arc<Target> {
@@ -245,6 +250,8 @@ fn a_failure_seen_before_the_phase_arrives_is_confirmed_when_it_arrives() {
 fn startup_gates_readiness() {
     let gated = Arc::new(Checks {
         startup: Some(check(Role::Startup, 10_000, 500)),
+        warmup: None,
+        inference: None,
         readiness: check(Role::Readiness, 500, 400),
     });
     let mut run =
