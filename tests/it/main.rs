@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod check;
+mod completions;
 mod envoy;
 mod probe;
 mod sim_envoy;

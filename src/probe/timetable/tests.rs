@@ -1,3 +1,5 @@
+mod roles;
+
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;
@@ -319,7 +321,13 @@ fn the_same_name_has_the_same_place_under_the_same_seed_only() {
 }
 
 fn phases() -> impl Strategy<Value = Phase> {
-    prop_oneof![Just(Phase::Starting), Just(Phase::Out), Just(Phase::Serving)]
+    prop_oneof![
+        Just(Phase::Starting),
+        Just(Phase::Unready),
+        Just(Phase::Warming),
+        Just(Phase::Out),
+        Just(Phase::Serving),
+    ]
 }
 
 fn outcomes() -> impl Strategy<Value = Outcome> {
@@ -344,7 +352,7 @@ proptest! {
         cap in 20_u32..400,
         max_in_flight in 4_usize..20,
     ) {
-        let checks = checks(700, 900);
+        let checks = roles::all(700, 900);
         let limits = Prober { max_in_flight, max_starts_per_second: cap };
         let mut turn = 0;
         let mut run = Run::new(limits, &catalog([]), |start: &Start| {
@@ -364,7 +372,8 @@ proptest! {
             }
             prop_assert!(run.flying.len() <= max_in_flight);
             prop_assert_eq!(run.table.in_flight, run.flying.len());
-            prop_assert_eq!(run.table.len(), phases.len());
+            let asked = |phase: &Phase| if matches!(phase, Phase::Starting | Phase::Unready) { 1 } else { 2 };
+            prop_assert_eq!(run.table.len(), phases.values().map(asked).sum::<usize>());
         }
         let mut busy: HashMap<SlotId, MonoTime> = HashMap::new();
         let mut turn = 0;
