@@ -140,7 +140,20 @@ impl Build<'_> {
         self.put(Kind::Cluster, Resource::new(Kind::Cluster, name.as_str(), 0, &message));
     }
 
+    /// A listener that leads to a cluster which cannot be told yet stays as it was: its new routes would lead nowhere.
     fn listener(&mut self, name: &ListenerName, listener: &Arc<Listener>) {
+        let untold = &self.set(Kind::Cluster).withheld;
+        if listener.routes.iter().any(|route| untold.contains(route.cluster.as_str())) {
+            for kind in [Kind::Listener, Kind::Route] {
+                if !self.take_over(kind, name.as_str()) {
+                    self.set(kind).withheld.insert(name.as_str().into());
+                }
+            }
+            if let Some(old) = self.previous.origin.listeners.get(name) {
+                self.origin.listeners.insert(name.clone(), old.clone());
+            }
+            return;
+        }
         let same = self.previous.origin.listeners.get(name).is_some_and(|old| Arc::ptr_eq(old, listener));
         if !(same
             && self.take_over(Kind::Listener, name.as_str())

@@ -194,6 +194,35 @@ fn what_does_not_change_is_taken_over_not_encoded_again() {
 }
 
 #[test]
+fn a_listener_waits_until_the_cluster_it_leads_to_can_be_told() {
+    let to = |cluster: &str| Listener {
+        address: "127.0.0.1:8080".parse().unwrap(),
+        routes: vec![Route {
+            prefix: "/".into(),
+            cluster: cluster_name(cluster),
+            timeout: ms(0),
+            idle_timeout: ms(1000),
+            num_retries: 0,
+        }],
+    };
+    let with = |clusters: &[&'static str], leads_to: &str| Config {
+        listeners: [(ListenerName::new("in").unwrap(), Arc::new(to(leads_to)))].into(),
+        ..config(clusters.iter().map(|name| (*name, cluster([]))))
+    };
+    let only_c = plan(1, Standing::Decided, vec![]);
+    let fresh = Snapshot::default().update(&with(&["c", "d"], "d"), &only_c);
+    assert!(fresh.set(Kind::Listener).withheld.contains("in"), "nothing has been told of `d` yet");
+    let before = Snapshot::default().update(&with(&["c"], "c"), &only_c);
+    let reloaded = before.update(&with(&["c", "d"], "d"), &only_c);
+    let route = |s: &Snapshot| s.set(Kind::Route).resources["in"].version.clone();
+    assert_eq!(route(&reloaded), route(&before), "traffic stays on `c`");
+    let mut both = plan(2, Standing::Decided, vec![]);
+    let d = both.clusters[&cluster_name("c")].clone();
+    both.clusters.insert(cluster_name("d"), d);
+    assert_ne!(route(&reloaded.update(&with(&["c", "d"], "d"), &both)), route(&before));
+}
+
+#[test]
 fn a_route_has_no_total_timeout_and_retries_only_what_never_arrived() {
     let listener = Listener {
         address: "127.0.0.1:8080".parse().unwrap(),

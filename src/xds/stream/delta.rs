@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::parked::Parked;
 use super::subscription::{Subscription, check};
-use super::{Nonces, Refusal, Response, Verdict, nack_text};
+use super::{Nonces, Refusal, Response, Verdict, nack_text, refers_to_clusters};
 use crate::snapshot::{Kind, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::DeltaRequest;
 
@@ -55,12 +55,14 @@ pub struct DeltaStream {
     kinds: &'static [Kind],
     types: [TypeState; 4],
     nonces: Nonces,
+    /// Clusters taken away on this stream and not given again: their endpoints would come before them.
+    gone: BTreeSet<Arc<str>>,
 }
 
 impl DeltaStream {
     /// A stream that serves `kinds`: all of them in order (ADS), or one.
     pub fn new(kinds: &'static [Kind]) -> Self {
-        Self { kinds, types: Default::default(), nonces: Nonces::default() }
+        Self { kinds, types: Default::default(), nonces: Nonces::default(), gone: BTreeSet::new() }
     }
 
     fn state(&mut self, kind: Kind) -> &mut TypeState {
@@ -99,14 +101,17 @@ impl DeltaStream {
     /// New and changed resources of one type.
     fn updates(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
         let set = snapshot.set(kind);
+        let clusters_wait = self.state(Kind::Cluster).is_waiting(snapshot.set(Kind::Cluster));
         let state = self.state(kind);
-        if !state.subscription.asked || state.is_quiet(set) {
+        if !state.subscription.asked || state.is_quiet(set) || (refers_to_clusters(kind) && clusters_wait) {
             return None;
         }
         let mut due = state.due(set);
         if kind == Kind::Endpoints {
+            due.resources.retain(|endpoints| !self.gone.contains(&endpoints.name));
             due.resources.truncate(1); // one cluster per message: a refusal isolates itself
         }
+        let state = self.state(kind);
         let answer =
             state.owes_answer && due.removed.is_empty() && !due.withheld && state.in_flight.is_empty();
         if due.resources.is_empty() && !answer {
@@ -161,6 +166,10 @@ impl DeltaStream {
         set: &ResourceSet,
     ) -> Response {
         let nonce = self.nonces.next();
+        if kind == Kind::Cluster {
+            self.gone.extend(removed.iter().cloned());
+            self.gone.retain(|name| !resources.iter().any(|cluster| cluster.name == *name));
+        }
         let state = self.state(kind);
         state.owes_answer = false;
         state.quiet_for = None;
@@ -259,6 +268,15 @@ impl TypeState {
             }
         }
         due
+    }
+
+    /// True if something has changed that cannot be sent before an earlier version of it is acknowledged.
+    fn is_waiting(&self, set: &ResourceSet) -> bool {
+        let overtaken = |name: &Arc<str>| {
+            let held = self.held.get(name);
+            set.resources.get(name).is_some_and(|r| held != Some(&Held::Version(r.version.clone())))
+        };
+        self.busy.iter().any(overtaken)
     }
 
     fn needs(&self, resource: &Resource) -> bool {

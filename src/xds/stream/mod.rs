@@ -75,6 +75,14 @@ fn nack_text(message: &str) -> Arc<str> {
     message.get(..message.floor_char_boundary(MAX_NACK_TEXT)).unwrap_or_default().into()
 }
 
+/// Listeners and routes lead to clusters: they wait while a change of the clusters has to wait.
+const fn refers_to_clusters(kind: Kind) -> bool {
+    match kind {
+        Kind::Listener | Kind::Route => true,
+        Kind::Cluster | Kind::Endpoints => false,
+    }
+}
+
 /// Counts the nonces of a stream.
 #[derive(Debug, Default)]
 struct Nonces(u64);

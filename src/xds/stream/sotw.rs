@@ -3,12 +3,12 @@
 //! Pure: no I/O. A response with clusters or listeners carries all of them: leaving one out deletes it. Endpoints and
 //! routes may be sent alone; what is left out is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::parked::Parked;
 use super::subscription::Subscription;
-use super::{Nonces, Refusal, Response, Verdict, nack_text};
+use super::{Nonces, Refusal, Response, Verdict, nack_text, refers_to_clusters};
 use crate::snapshot::{Kind, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::SotwRequest;
 
@@ -47,12 +47,14 @@ pub struct SotwStream {
     kinds: &'static [Kind],
     types: [TypeState; 4],
     nonces: Nonces,
+    /// Clusters taken away on this stream and not given again: their endpoints would come before them.
+    gone: BTreeSet<Arc<str>>,
 }
 
 impl SotwStream {
     /// A stream that serves `kinds`: all of them in order (ADS), or one.
     pub fn new(kinds: &'static [Kind]) -> Self {
-        Self { kinds, types: Default::default(), nonces: Nonces::default() }
+        Self { kinds, types: Default::default(), nonces: Nonces::default(), gone: BTreeSet::new() }
     }
 
     fn state(&mut self, kind: Kind) -> &mut TypeState {
@@ -88,6 +90,9 @@ impl SotwStream {
     /// `exact` leaves removed clusters out; otherwise they linger until nothing can refer to them.
     fn next_of(&mut self, kind: Kind, snapshot: &Snapshot, exact: bool) -> Option<Response> {
         let set = snapshot.set(kind);
+        if refers_to_clusters(kind) && self.state(Kind::Cluster).is_waiting(snapshot.set(Kind::Cluster)) {
+            return None;
+        }
         let state = self.state(kind);
         let quiet = state.quiet_for.as_ref().is_some_and(|quiet| Arc::ptr_eq(quiet, set));
         if quiet || !state.subscription.asked || state.in_flight.is_some() {
@@ -98,6 +103,12 @@ impl SotwStream {
             Kind::Cluster | Kind::Listener => state.due_whole(set, linger),
             Kind::Endpoints | Kind::Route => state.due_parts(set),
         };
+        let due = due.map(|mut due| {
+            due.retain(|resource| kind != Kind::Endpoints || !self.gone.contains(&resource.name));
+            due
+        });
+        let state = self.state(kind);
+        let due = due.filter(|due| !due.is_empty() || state.owes_answer || kind.has_wildcard());
         let Some(resources) = due else {
             state.quiet_for = (!linger).then(|| set.clone());
             return None;
@@ -122,6 +133,12 @@ impl SotwStream {
 
     fn send(&mut self, kind: Kind, resources: Vec<Arc<Resource>>) -> Response {
         let nonce = self.nonces.next();
+        if kind == Kind::Cluster {
+            let given = |name: &Arc<str>| resources.iter().any(|cluster| cluster.name == *name);
+            let taken: Vec<_> = self.state(kind).held.keys().filter(|name| !given(name)).cloned().collect();
+            self.gone.extend(taken);
+            self.gone.retain(|name| !given(name));
+        }
         let state = self.state(kind);
         let before = state.held.clone();
         if kind.has_wildcard() {
@@ -179,6 +196,11 @@ impl TypeState {
             }
         }
         Verdict::Nacked(kind, sent.resources, nack_text(&error.message))
+    }
+
+    /// True if the set has changed and cannot be sent before the response under way is acknowledged.
+    fn is_waiting(&self, set: &ResourceSet) -> bool {
+        self.in_flight.is_some() && self.due_whole(set, true).is_some()
     }
 
     /// All resources, if they differ from what the client holds. With `linger`, removed ones stay listed.

@@ -2,6 +2,8 @@
 
 mod model;
 
+use std::collections::BTreeSet;
+
 use super::{DeltaStream, Response, SotwStream, Verdict};
 use crate::model::Serve;
 use crate::snapshot::{Kind, Snapshot};
@@ -204,6 +206,67 @@ fn a_cluster_removed_and_added_again_gets_its_endpoints_again() {
         stream.on_request(&sotw(Kind::Endpoints, &["c"], nonce)).unwrap();
         assert_eq!(names(&stream.next(&again).unwrap()), ["c"]);
     }
+}
+
+#[test]
+fn endpoints_never_come_before_their_cluster_is_back() {
+    // The client still asks for the endpoints of a cluster that was taken away, and the next answer about clusters
+    // has to wait for its ACK.
+    let mut worlds = Worlds::default();
+    let with = world(&[("c", up(2))]);
+    let first = worlds.publish(&with);
+    let without = worlds.publish(&world(&[]));
+    let again = worlds.publish(&world(&[("c", up(1))]));
+    let mut stream = settled_delta(&first);
+    let endpoints = stream.next(&without).unwrap();
+    let clusters = stream.next(&without).unwrap();
+    assert_eq!(clusters.kind, Kind::Cluster);
+    stream.on_request(&delta(Kind::Endpoints, &[], &endpoints.nonce)).unwrap();
+    assert_eq!(stream.next(&again), None);
+    stream.on_request(&delta(Kind::Cluster, &[], &clusters.nonce)).unwrap();
+    let kinds: Vec<Kind> = std::iter::from_fn(|| stream.next(&again)).map(|r| r.kind).collect();
+    assert_eq!(kinds, [Kind::Cluster, Kind::Endpoints]);
+
+    let (mut stream, ..) = settled_sotw(&first);
+    let clusters = stream.next(&without).unwrap();
+    assert_eq!(stream.next(&again), None);
+    stream.on_request(&sotw(Kind::Cluster, &[], &clusters.nonce)).unwrap();
+    let kinds: Vec<Kind> = std::iter::from_fn(|| stream.next(&again)).map(|r| r.kind).collect();
+    assert_eq!(kinds, [Kind::Cluster, Kind::Endpoints]);
+}
+
+#[test]
+fn a_route_waits_for_its_cluster_when_clusters_have_to_wait() {
+    let mut worlds = Worlds::default();
+    let first = worlds.publish(&world(&[("c", up(1))]));
+    let second = worlds.publish(&world(&[("c", up(2))]));
+    let routed: World = [("c", (up(3), false)), ("d", (up(1), true))].into();
+    let third = worlds.publish(&routed);
+    let after_ack = [Kind::Cluster, Kind::Listener];
+
+    let mut stream = settled_delta(&first);
+    stream.on_request(&delta(Kind::Listener, &[], "")).unwrap();
+    let listeners = stream.next(&first).unwrap();
+    stream.on_request(&delta(Kind::Listener, &[], &listeners.nonce)).unwrap();
+    let clusters = stream.next(&second).unwrap();
+    let kinds = |stream: &mut DeltaStream| -> BTreeSet<Kind> {
+        std::iter::from_fn(|| stream.next(&third)).map(|r| r.kind).collect()
+    };
+    assert!(!kinds(&mut stream).contains(&Kind::Listener), "a change of `c` waits for an ACK");
+    stream.on_request(&delta(Kind::Cluster, &[], &clusters.nonce)).unwrap();
+    assert!(kinds(&mut stream).is_superset(&after_ack.into()));
+
+    let (mut stream, ..) = settled_sotw(&first);
+    stream.on_request(&sotw(Kind::Listener, &[], "")).unwrap();
+    let listeners = stream.next(&first).unwrap();
+    stream.on_request(&sotw(Kind::Listener, &[], &listeners.nonce)).unwrap();
+    let clusters = stream.next(&second).unwrap();
+    let kinds = |stream: &mut SotwStream| -> BTreeSet<Kind> {
+        std::iter::from_fn(|| stream.next(&third)).map(|r| r.kind).collect()
+    };
+    assert!(!kinds(&mut stream).contains(&Kind::Listener), "`d` waits for an ACK");
+    stream.on_request(&sotw(Kind::Cluster, &[], &clusters.nonce)).unwrap();
+    assert!(kinds(&mut stream).is_superset(&after_ack.into()));
 }
 
 #[test]
