@@ -146,6 +146,7 @@ impl fmt::Display for Detail {
             Self::Stuck(Stage::Gap) => f.write_str("no further token by the deadline"),
             Self::Stuck(stage) => write!(f, "no end of {stage} by the deadline"),
             Self::Io(stage, error) => write!(f, "{stage}: {error}"),
+            Self::Late(Stage::End) => f.write_str("the whole answer over its budget"),
             Self::Late(stage) => write!(f, "{stage} over its budget"),
             Self::Protocol(what) => f.write_str(what),
             Self::InBand(what) => write!(f, "error in the stream: {what}"),

@@ -142,7 +142,7 @@ async fn put(
 /// An answer later than `budget` is slow.
 fn weigh((outcome, detail): Verdict, budget: Option<Duration>, total: Duration) -> Verdict {
     let late = budget.is_some_and(|budget| total > budget);
-    (if outcome == Outcome::Ok && late { Outcome::Slow } else { outcome }, detail)
+    if outcome == Outcome::Ok && late { (Outcome::Slow, Detail::Late(Stage::End)) } else { (outcome, detail) }
 }
 
 /// Whatever rests on elapsed time is void if the deadline itself was noticed too late.

@@ -21,6 +21,10 @@ use super::rate::StartRate;
 use crate::config::Prober;
 use crate::model::{Catalog, Check, InstanceKey, MonoTime, Outcome, Phase, Role, Target};
 
+/// An instance that waits to be admitted is asked for its first completion within this time, though the interval may
+/// be longer: until it has answered, it does not serve.
+const FIRST_INFERENCE_WITHIN: Duration = Duration::from_secs(2);
+
 /// Shorter intervals are read as this: a config cannot have them, and a grid needs a width.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -259,7 +263,13 @@ impl Timetable {
             failed_at: None,
             skipped: false,
         };
-        let due = if entry.pace() == Pace::Follow { now } else { entry.grid_after(now) };
+        let due = match (role, target.phase) {
+            (Role::Warmup, _) => now,
+            (Role::Inference, Phase::Out) => {
+                entry.grid_after(now).min(now + entry.part_of(FIRST_INFERENCE_WITHIN))
+            }
+            _ => entry.grid_after(now),
+        };
         entry.turn = Turn::Waiting { due };
         self.queue.insert((due, slot));
         self.entries.insert(slot, entry);
@@ -327,10 +337,16 @@ impl Entry {
         pause.max(MIN_INTERVAL)
     }
 
+    /// The place, as a part of `width`.
+    fn part_of(&self, width: Duration) -> Duration {
+        let part = (u128::from(self.place) * width.as_nanos()) >> 64;
+        Duration::from_nanos(u64::try_from(part).unwrap_or(u64::MAX))
+    }
+
     /// The first moment of the grid after `after`.
     fn grid_after(&self, after: MonoTime) -> MonoTime {
         let width = self.interval().as_nanos();
-        let first = (u128::from(self.place) * width) >> 64;
+        let first = self.part_of(self.interval()).as_nanos();
         let after = after.since_start().as_nanos();
         let steps = after.checked_sub(first).map_or(0, |past| past / width + 1);
         let at = first + steps * width;

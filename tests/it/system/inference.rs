@@ -38,7 +38,7 @@ fn roles(asked: &[Asked]) -> Vec<&'static str> {
 
 #[tokio::test]
 async fn an_instance_whose_completions_stall_is_ejected_though_its_health_is_200() {
-    // Cases 1, 2 and 14, and vLLM's error in an answer of status 200.
+    // Cases 1, 2, 10 (fast failures) and 14, and vLLM's error in an answer of status 200.
     let error = Step::Event(r#"{"error":{"message":"EngineDeadError","code":500}}"#.into());
     let ways = [
         (Mode::Silent, "inference timeout: no end of headers by the deadline"),
@@ -47,6 +47,7 @@ async fn an_instance_whose_completions_stall_is_ejected_though_its_health_is_200
             Mode::Stream(vec![token(" a"), token(" b"), Step::Hang]),
             "inference timeout: no further token by the deadline",
         ),
+        (Mode::Refuse(500, "{}"), "inference unhealthy: status 500"),
         (Mode::Stream(vec![error, Step::End]), "inference unhealthy: error in the stream: EngineDeadError"),
     ];
     let bad = Completions::start(Mode::Stream(well())).await;

@@ -45,6 +45,21 @@ fn each_phase_asks_its_own_questions() {
 }
 
 #[test]
+fn those_who_wait_to_be_admitted_are_asked_for_a_completion_soon_and_not_all_at_once() {
+    let mut checks = Checks::clone(&all(1_000, 500));
+    checks.inference.as_mut().unwrap().recover_interval = MS(600_000);
+    let checks = Arc::new(checks);
+    let fleet = catalog((0..1_000).map(|n| target(n, Phase::Out, &checks)));
+    let mut run = Run::new(NO_LIMIT, &fleet, quick);
+    run.until(at(2_000));
+    let first = run.of(Role::Inference);
+    let asked: std::collections::BTreeSet<_> = first.iter().map(|(_, s)| &s.target.key).collect();
+    assert_eq!(asked.len(), 1_000);
+    let share = first.iter().filter(|(moment, _)| *moment < at(200)).count();
+    assert!((60..=140).contains(&share), "{share} of 1000 in the first tenth");
+}
+
+#[test]
 fn a_slow_question_does_not_hold_up_the_quick_one() {
     let mut run = Run::new(NO_LIMIT, &one(Phase::Serving, &all(1_000, 500)), |start: &Start| {
         if start.role == Role::Inference { (MS(10_000), Outcome::Ok) } else { quick(start) }
