@@ -213,16 +213,21 @@ impl InstanceHealth {
                 self.inference.forgive();
             }
             State::Ejected { .. } if well => self.state = State::Serving,
-            State::Serving if self.record(seen.role).status() == Status::Critical => {
-                self.state = State::Ejected {
-                    since: seen.ended,
-                    role: seen.role,
-                    outcome: seen.outcome,
-                    detail: seen.detail.clone(),
-                };
+            // It was running before us, so others may use it: out it goes, but under the guard like any that served.
+            State::Warming
+                if asked && self.is_adopted() && self.readiness.is_well() && self.inference.is_down() =>
+            {
+                self.eject(Role::Inference, seen.ended);
             }
+            State::Serving if self.record(seen.role).is_down() => self.eject(seen.role, seen.ended),
             State::Starting | State::Warming | State::Serving | State::Ejected { .. } => {}
         }
+    }
+
+    fn eject(&mut self, role: Role, since: MonoTime) {
+        let last = self.record(role).last().cloned();
+        let (outcome, detail) = last.unwrap_or((Outcome::Unknown, Detail::None));
+        self.state = State::Ejected { since, role, outcome, detail };
     }
 
     fn is_admitted(&self, well: bool, checks: &Checks) -> bool {
@@ -241,9 +246,10 @@ impl InstanceHealth {
         }
     }
 
-    /// True while everything says that it was running before us.
+    /// True while everything says that it was running before us. A failing inference does not say otherwise: it may
+    /// be why we are needed.
     const fn is_adopted(&self) -> bool {
-        self.adoptable && !self.readiness.has_failed() && !self.inference.has_failed()
+        self.adoptable && !self.readiness.has_failed()
     }
 
     const fn needs_warmup(&self) -> bool {

@@ -13,7 +13,9 @@
 //! ```
 //!
 //! `warmup` and `inference` count where they are configured. A failing `inference` ejects like a failing `readiness`,
-//! and neither outvotes the other. While starting or warming, a failure means "not yet" and condemns nobody.
+//! and neither outvotes the other. While starting or warming, a failure means "not yet" and condemns nobody; only an
+//! instance that was ready when its cluster was first seen, and so may have been serving before us, can go from Warming
+//! to Ejected, by its inference.
 //!
 //! `misconfigured` and `unknown` outcomes are about us: they move nothing, break no run and admit nobody.
 

@@ -271,7 +271,7 @@ fn http(report: &mut Report<'_>, at: &Cursor<'_>, raw: &RawHttp) -> Result<HttpC
         HttpProtocol::Http1,
         &[("http1", HttpProtocol::Http1), ("h2c", HttpProtocol::H2c)],
     );
-    let headers = headers(report, &at.key("headers"), raw.headers.as_ref());
+    let headers = headers(report, &at.key("headers"), raw.headers.as_ref(), &[]);
     let reuse_connection = raw.reuse_connection.unwrap_or(true);
     Ok(HttpCheck {
         path: path?,
@@ -379,13 +379,14 @@ pub(super) fn headers(
     report: &mut Report<'_>,
     at: &Cursor<'_>,
     raw: Option<&BTreeMap<String, String>>,
+    own: &[HeaderName],
 ) -> Result<Vec<(HeaderName, HeaderValue)>, Invalid> {
     let mut headers: Vec<(HeaderName, HeaderValue)> = Vec::new();
     let mut invalid = false;
     for (name, value) in raw.into_iter().flatten() {
         let at = at.key(name);
         let result = match (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
-            (Ok(header), _) if OWN_HEADERS.contains(&header) => {
+            (Ok(header), _) if OWN_HEADERS.contains(&header) || own.contains(&header) => {
                 let help = if header == header::HOST { "use the key `host`" } else { "remove it" };
                 Err((format!("the header `{header}` is the prober's own"), help))
             }

@@ -6,6 +6,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::{self, HeaderName};
+
 use super::super::defaults::{
     MAX_TOKENS, PROMPT, STAGE_BUDGET, Setting, WARMUP_EXPECT_LATENCY, WARMUP_INTERVAL, WARMUP_LAST,
     WARMUP_PROMPTS, WARMUP_RECOVER_INTERVAL, WARMUP_TIMEOUT,
@@ -15,6 +17,14 @@ use super::super::raw::{RawBudgets, RawDuration, RawOpenAi, RawWarmup};
 use super::check::{at_most, headers, host, path, threshold};
 use super::report::{Invalid, Report};
 use crate::model::{Check, CheckKind, MinFailingTime, OpenAiCheck, Role, StageBudgets, Warmup};
+
+/// Headers of every completion asked for, besides those of every probe.
+const OWN_HEADERS: [HeaderName; 4] = [
+    header::ACCEPT,
+    header::CONTENT_TYPE,
+    HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("x-tidegate-probe"),
+];
 
 /// Longest name of a model, in bytes.
 const MAX_MODEL: usize = 253;
@@ -42,7 +52,7 @@ pub(super) fn openai(
     };
     let max_tokens = threshold(report, &at.key("max_tokens"), raw.max_tokens, &MAX_TOKENS);
     let host = host(report, &at.key("host"), raw.host.as_ref());
-    let headers = headers(report, &at.key("headers"), raw.headers.as_ref());
+    let headers = headers(report, &at.key("headers"), raw.headers.as_ref(), &OWN_HEADERS);
     let budgets = budgets(report, &at.key("budgets"), raw.budgets.as_ref());
     Ok(OpenAiCheck {
         path: path?,

@@ -61,10 +61,23 @@ fn a_running_instance_is_taken_over_on_readiness_and_one_inference_without_a_war
 }
 
 #[test]
-fn one_that_fails_its_first_inference_was_not_running_and_is_warmed_up() {
+fn a_running_instance_that_cannot_generate_is_ejected_and_not_warmed_up() {
+    // Not absent: after a restart of ours in the worst of times, the guard must have a say in who is taken out.
     let mut run = Run::new(checks(false, true, true), true);
     run.ready(Outcome::Ok);
     run.infer(Outcome::Timeout);
+    assert!(*run.health.state() == State::Warming && !run.health.has_verdict());
+    assert!(matches!(run.infer(Outcome::Timeout), State::Ejected { role: Role::Inference, .. }));
+    run.infer(Outcome::Ok);
+    assert_eq!(*run.infer(Outcome::Ok), State::Serving);
+}
+
+#[test]
+fn one_that_was_not_ready_at_first_sight_was_not_running_and_is_warmed_up() {
+    let mut run = Run::new(checks(false, true, true), true);
+    run.ready(Outcome::Unhealthy);
+    run.ready(Outcome::Ok);
+    run.ready(Outcome::Ok);
     assert_eq!(run.health.phase(), Phase::Warming);
 }
 
@@ -205,7 +218,7 @@ proptest! {
     #[test]
     fn nobody_serves_without_what_was_asked_for(log in log(), startup: bool, warmup: bool, adoptable: bool) {
         let mut run = Run::new(checks(startup, warmup, true), adoptable);
-        let (mut inferred, mut failures, mut prompts) = (false, 0, 0);
+        let (mut inferred, mut failures, mut most, mut prompts) = (false, 0, 0, 0);
         for (role, outcome, gap, took) in log {
             let before = run.health.state().clone();
             let phase = run.health.phase();
@@ -215,6 +228,7 @@ proptest! {
                 Role::Inference if before != State::Starting => {
                     inferred |= answer;
                     failures = if failure { failures + 1 } else if answer { 0 } else { failures };
+                    most = most.max(failures);
                 }
                 Role::Warmup if phase == Phase::Warming && outcome == Outcome::Ok => prompts += 1,
                 _ => {}
@@ -223,6 +237,10 @@ proptest! {
             match (&before, &after) {
                 (State::Warming, State::Serving) if warmup && prompts > 0 => prop_assert!(prompts >= 2),
                 (State::Warming, State::Serving) => prop_assert!(inferred && (!warmup || adoptable)),
+                (State::Warming, State::Ejected { role, .. }) => {
+                    // Failures from before it was ready count too.
+                    prop_assert!(adoptable && *role == Role::Inference && failures >= 1 && most >= 2);
+                }
                 (State::Serving, State::Ejected { role: Role::Inference, .. }) => prop_assert!(failures >= 2),
                 (State::Ejected { .. }, State::Serving) => prop_assert!(inferred && failures == 0),
                 _ => {}

@@ -43,7 +43,7 @@ async fn said(steps: Vec<Step>) -> (Outcome, String) {
 
 /// What a stream that never ends was stuck in.
 async fn stuck(mode: Mode) -> Stage {
-    let answer = ask_within(mode, MS(400)).await;
+    let answer = ask_within(mode, MS(800)).await;
     assert_eq!(answer.outcome, Outcome::Timeout, "{answer:?}");
     let Detail::Stuck(stage) = answer.detail else { panic!("{answer:?}") };
     stage
@@ -179,8 +179,8 @@ async fn a_stalled_stream_names_the_stage() {
     assert_eq!(stuck(Mode::Stream(vec![token(" a"), finish(), Step::Hang])).await, Stage::End);
     let endless = std::iter::repeat_n([token(" a"), Step::Wait(MS(20))], 200).flatten().collect();
     let fake = Completions::start(Mode::Stream(endless)).await;
-    let budgets = StageBudgets { gap: Some(MS(300)), ..StageBudgets::default() };
-    let answer = ask(&fake, question("/v1/completions", budgets), MS(400), 1).await;
+    let budgets = StageBudgets { gap: Some(MS(500)), ..StageBudgets::default() };
+    let answer = ask(&fake, question("/v1/completions", budgets), MS(800), 1).await;
     assert_eq!(answer.detail, Detail::Stuck(Stage::End), "tokens flow, but do not end");
     assert_eq!(stuck(Mode::Silent).await, Stage::Headers);
 }

@@ -92,7 +92,9 @@ async fn ten_thousand_completions_that_stall_leave_nothing() {
             })
             .collect();
         let outcomes: Vec<Outcome> = probes.map(|answer| answer.outcome).collect().await;
-        assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Timeout), "{outcomes:?}");
+        // Unknown: this machine was too busy to notice a deadline in time.
+        let stalled = |outcome: &Outcome| matches!(outcome, Outcome::Timeout | Outcome::Unknown);
+        assert!(outcomes.iter().all(stalled), "{outcomes:?}");
         for stall in &stalls {
             assert_eq!(sockets_to(stall.address.port()).0, 0, "dropping the probe was all it took");
             stall.set(stall.mode());
