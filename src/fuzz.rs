@@ -11,6 +11,8 @@ use prost::Message;
 
 use crate::config as configs;
 use crate::model::Serve;
+use crate::probe::completion::Completion;
+use crate::probe::sse::{Item, SseDecoder};
 use crate::snapshot::{Door, Kind, Snapshot};
 use crate::testing::world::{Pool, World, Worlds};
 use crate::xds::stream::{DeltaStream, Response, SotwStream};
@@ -26,6 +28,28 @@ pub fn config(bytes: &[u8]) {
     for error in errors.as_slice() {
         assert!(error.place.line >= 1 && error.place.column >= 1, "{error}");
         assert!(!error.message.is_empty(), "{error}");
+    }
+}
+
+/// The stream of a completion: a byte that says how long the pieces are in which it arrives, then the stream. However
+/// it is cut, it says the same, up to the same error.
+pub fn completion_stream(bytes: &[u8]) {
+    let Some((cut, stream)) = bytes.split_first() else { return };
+    let read = |piece: usize| -> Vec<Item> {
+        let (mut decoder, mut items) = (SseDecoder::new(), Vec::new());
+        for piece in stream.chunks(piece) {
+            if decoder.feed(piece, &mut items).is_err() {
+                break;
+            }
+        }
+        items
+    };
+    let items = read(usize::from(*cut).max(1));
+    assert_eq!(items, read(1), "the pieces matter");
+    let mut completion = Completion::default();
+    let complained = items.iter().any(|item| completion.take(item).is_err());
+    if !complained {
+        let _ = completion.end_of_body();
     }
 }
 
@@ -139,6 +163,24 @@ mod tests {
         "10.0.0.1:80",
     ];
 
+    /// Pieces that a completion's stream is made of.
+    const CHUNKS: [&str; 14] = [
+        "data: ",
+        "data:",
+        ": ping",
+        "event: error",
+        "\n",
+        "\n\n",
+        "\r",
+        "\r\n",
+        "[DONE]",
+        r#"{"id":"a","choices":[{"text":"x","finish_reason":null}]}"#,
+        r#"{"id":"b","choices":[{"delta":{"content":"é"},"finish_reason":"stop"}]}"#,
+        r#"{"error":{"message":"died"}}"#,
+        "{\"choices\":[",
+        "\u{feff}",
+    ];
+
     /// A step of [`xds_stream`] that can be decoded.
     fn step() -> impl Strategy<Value = Vec<u8>> {
         let names = vec("[a-d*]{0,2}", 0..4);
@@ -189,6 +231,12 @@ mod tests {
         fn no_text_hurts_the_config_reader(pieces in vec(0..PIECES.len(), 0..60)) {
             let text: String = pieces.into_iter().map(|at| PIECES[at]).collect();
             config(text.as_bytes());
+        }
+
+        #[test]
+        fn no_stream_hurts_the_reader_of_completions(cut: u8, pieces in vec(0..CHUNKS.len(), 0..40)) {
+            let text: String = pieces.into_iter().map(|at| CHUNKS[at]).collect();
+            completion_stream(&[&[cut], text.as_bytes()].concat());
         }
 
         #[test]

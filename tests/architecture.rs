@@ -32,7 +32,7 @@ const ALLOWED: [(&str, &[&str]); 17] = [
     ("admin", BELOW_ASSEMBLY),
     ("app", BELOW_ASSEMBLY),
     ("testing", EVERYTHING_BUT_CLI),
-    ("fuzz", &["model", "config", "snapshot", "xds", "testing"]),
+    ("fuzz", &["model", "config", "snapshot", "probe", "xds", "testing"]),
 ];
 const BELOW_ASSEMBLY: &[&str] = &[
     "model",

@@ -42,6 +42,29 @@ pub(super) const CONFIRM_INTERVAL: Setting<Duration> = setting(ms(100), ms(10), 
 pub(super) const MIN_FAILING_UNREACHABLE: Setting<Duration> = setting(ms(200), ms(0), s(600));
 pub(super) const MIN_FAILING_TIMEOUT: Setting<Duration> = setting(s(1), ms(0), s(600));
 
+/// A completion costs what a user's request costs: rarely, patiently, and each failure asked again soon.
+pub(super) const INFERENCE_INTERVAL: Setting<Duration> = setting(s(30), ms(10), s(3600));
+/// The default is lowered to `interval`.
+pub(super) const INFERENCE_TIMEOUT: Setting<Duration> = setting(s(10), ms(1), s(300));
+pub(super) const INFERENCE_UNHEALTHY_THRESHOLD: Setting<u64> = setting(2, 1, 1000);
+/// Each default is lowered to `interval`.
+pub(super) const INFERENCE_CONFIRM_INTERVAL: Setting<Duration> = setting(s(5), ms(10), s(3600));
+pub(super) const INFERENCE_RECOVER_INTERVAL: Setting<Duration> = setting(s(5), ms(10), s(3600));
+
+pub(super) const WARMUP_PROMPTS: Setting<u64> = setting(3, 1, 1000);
+/// The default is lowered to `prompts`.
+pub(super) const WARMUP_LAST: Setting<u64> = setting(2, 1, 1000);
+/// The default is lowered to `timeout`.
+pub(super) const WARMUP_EXPECT_LATENCY: Setting<Duration> = setting(s(5), ms(1), s(300));
+pub(super) const WARMUP_INTERVAL: Setting<Duration> = setting(ms(100), ms(0), s(3600));
+pub(super) const WARMUP_RECOVER_INTERVAL: Setting<Duration> = setting(s(1), ms(10), s(3600));
+pub(super) const WARMUP_TIMEOUT: Setting<Duration> = setting(s(30), ms(1), s(300));
+
+pub(super) const PROMPT: &str = "Count from one to ten.";
+pub(super) const MAX_TOKENS: Setting<u64> = setting(8, 1, 1024);
+/// The default is never used: without the key there is no budget.
+pub(super) const STAGE_BUDGET: Setting<Duration> = setting(s(2), ms(1), s(300));
+
 pub(super) const MAX_EJECTED_PERCENT: Setting<u64> = setting(50, 0, 100);
 pub(super) const MIN_SERVING: Setting<u64> = setting(1, 0, 100_000);
 /// Not 0: a slow instance keeps some traffic, else it would be ejected without anybody deciding so.

@@ -80,8 +80,32 @@ pub(super) struct RawInstance {
 pub(super) struct RawChecks {
     /// Gates the others.
     pub(super) startup: Option<RawCheck>,
+    /// Prompts before the first traffic.
+    pub(super) warmup: Option<RawWarmup>,
     /// Moves traffic.
     pub(super) readiness: Option<RawCheck>,
+    /// Moves traffic by real completions.
+    pub(super) inference: Option<RawCheck>,
+}
+
+/// `clusters.NAME.checks.warmup`.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a map with the key `openai`")]
+pub(super) struct RawWarmup {
+    /// Has a completion streamed.
+    pub(super) openai: Option<RawOpenAi>,
+    /// At least so many.
+    pub(super) prompts: Option<u64>,
+    /// So many in time, in a row.
+    pub(super) last: Option<u64>,
+    /// What in time is.
+    pub(super) expect_latency: Option<RawDuration>,
+    /// Pause after a good answer.
+    pub(super) interval: Option<RawDuration>,
+    /// Pause after any other.
+    pub(super) recover_interval: Option<RawDuration>,
+    /// Deadline of one prompt.
+    pub(super) timeout: Option<RawDuration>,
 }
 
 /// `clusters.NAME.checks.ROLE`.
@@ -92,6 +116,8 @@ pub(super) struct RawCheck {
     pub(super) tcp: Option<RawTcp>,
     /// Sends a request.
     pub(super) http: Option<RawHttp>,
+    /// Has a completion streamed.
+    pub(super) openai: Option<RawOpenAi>,
     /// From start to start while serving.
     pub(super) interval: Option<RawDuration>,
     /// Deadline of one probe.
@@ -135,6 +161,42 @@ pub(super) struct RawHttp {
     pub(super) reuse_connection: Option<bool>,
     /// Further headers.
     pub(super) headers: Option<BTreeMap<String, String>>,
+}
+
+/// `openai`.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a map with the keys `path` and `model`")]
+pub(super) struct RawOpenAi {
+    /// Request target.
+    pub(super) path: Option<String>,
+    /// The model's name.
+    pub(super) model: Option<String>,
+    /// What is asked.
+    pub(super) prompt: Option<String>,
+    /// The most tokens wanted.
+    pub(super) max_tokens: Option<u64>,
+    /// Host header.
+    pub(super) host: Option<String>,
+    /// Further headers.
+    pub(super) headers: Option<BTreeMap<String, String>>,
+    /// What each stage may take.
+    pub(super) budgets: Option<RawBudgets>,
+}
+
+/// `openai.budgets`.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a map of durations")]
+pub(super) struct RawBudgets {
+    /// Until connected.
+    pub(super) connect: Option<RawDuration>,
+    /// Until the answer's head.
+    pub(super) headers: Option<RawDuration>,
+    /// Until the first token.
+    pub(super) first_token: Option<RawDuration>,
+    /// Between two tokens.
+    pub(super) gap: Option<RawDuration>,
+    /// Until the stream's end.
+    pub(super) end: Option<RawDuration>,
 }
 
 /// `min_failing_time`.

@@ -117,6 +117,9 @@ fn the_full_example_says_what_it_claims() {
     let full = parse(FULL).unwrap();
     let llama = &full.clusters["llama"];
     assert_eq!(llama.checks.startup.as_ref().unwrap().healthy_threshold.get(), 1);
+    let inference = llama.checks.inference.as_ref().unwrap();
+    let CheckKind::OpenAi(chat) = &inference.kind else { panic!() };
+    assert!(chat.is_chat() && chat.budgets.gap == Some(Duration::from_secs(1)));
     let CheckKind::Http(http) = &llama.checks.readiness.kind else { panic!() };
     assert_eq!(http.expected_statuses, [200..=200, 204..=204, 300..=399]);
     assert_eq!(full.clusters["embeddings"].instances.len(), 0);
@@ -131,6 +134,30 @@ fn the_full_example_says_what_it_claims() {
 fn check_of(settings: &str) -> Result<crate::model::Check, ConfigErrors> {
     let text = format!("clusters: {{ c: {{ checks: {{ readiness: {{ tcp: {{}}, {settings} }} }} }} }}");
     parse(&text).map(|config| config.clusters["c"].checks.readiness.clone())
+}
+
+#[test]
+fn an_inference_and_a_warmup_get_their_own_defaults() {
+    let s = Duration::from_secs;
+    let text = "clusters: { c: { checks: { readiness: { tcp: {} },
+        inference: { openai: { path: /v1/completions, model: m } },
+        warmup: { openai: { path: /v1/completions, model: m }, prompts: 1, timeout: 2s } } } }";
+    let checks = parse(text).unwrap().clusters["c"].checks.clone();
+    let inference = checks.inference.as_ref().unwrap();
+    assert_eq!((inference.interval, inference.timeout, inference.budget), (s(30), s(10), None));
+    assert_eq!((inference.confirm_interval, inference.confirm_timeout), (s(5), s(10)));
+    assert_eq!((inference.recover_interval, inference.unhealthy_threshold.get()), (s(5), 2));
+    let CheckKind::OpenAi(openai) = &inference.kind else { panic!("{inference:?}") };
+    assert_eq!((openai.max_tokens.get(), openai.budgets), (8, crate::model::StageBudgets::default()));
+    assert!(!openai.is_chat() && !openai.prompt.is_empty());
+    let warmup = checks.warmup.as_ref().unwrap();
+    assert_eq!((warmup.prompts.get(), warmup.last.get(), warmup.expect_latency), (1, 1, s(2)));
+    // Whatever the example calls a default is one.
+    let full = parse(FULL).unwrap().clusters["llama"].checks.clone();
+    let example = full.inference.as_ref().unwrap();
+    assert_eq!((example.interval, example.timeout), (inference.interval, inference.timeout));
+    assert_eq!(example.confirm_timeout, inference.confirm_timeout);
+    assert_eq!(full.warmup.as_ref().unwrap().check.interval, warmup.check.interval);
 }
 
 #[test]

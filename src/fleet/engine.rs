@@ -394,8 +394,8 @@ fn standing(pool: &Pool) -> Standing {
     let all_judged =
         members().all(InstanceHealth::has_verdict) && members().any(InstanceHealth::has_answered);
     let some_serve = members().any(|h| *h.state() == State::Serving);
-    let enough = all_judged || pool.waited || pool.standing == Standing::Loading;
-    if nobody || (some_serve && enough) {
+    let enough = pool.waited || pool.standing == Standing::Loading;
+    if nobody || (all_judged && is_admitted(pool)) || (enough && some_serve) {
         Standing::Decided
     } else if !pool.has_served && (all_judged || pool.standing == Standing::Loading) {
         Standing::Loading

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use super::{Effects, Engine};
 use crate::config::Config;
 use crate::model::{
-    Chunk, ChunkKey, Detail, Event, Instance, MonoTime, Observation, Outcome, Plan, Role, Serve, SourceView,
-    Standing,
+    Checks, Chunk, ChunkKey, Detail, Event, Instance, MonoTime, Observation, Outcome, Plan, Role, Serve,
+    SourceView, Standing,
 };
-use crate::testing::model::{at, cluster, cluster_name, config, instance, key, observation};
+use crate::testing::model::{at, check, cluster, cluster_name, config, instance, key, observation};
 
 /// A view that lists what the config's clusters list.
 fn view(config: &Config) -> Arc<SourceView> {
@@ -96,6 +96,33 @@ fn a_cluster_is_undecided_until_everyone_there_at_first_sight_has_a_verdict() {
     fleet.see("b", Outcome::Ok);
     assert!(fleet.decided());
     assert!(fleet.served().values().all(|s| *s == Serve::Healthy));
+}
+
+#[test]
+fn a_fleet_that_generates_nothing_when_it_is_first_seen_is_under_the_guard() {
+    // tidegate restarts while all are ready and none generates: clients must not be left without anybody.
+    let ids = ["a", "b", "c", "d"];
+    let mut pool = cluster(ids.iter().zip(9000..).map(|(id, port)| instance(id, port)));
+    let inference = Some(check(Role::Inference));
+    pool.checks = Arc::new(Checks { inference, ..Checks::clone(&pool.checks) });
+    let mut fleet = Fleet::start(&config([("c", pool)]));
+    for id in ids {
+        fleet.see(id, Outcome::Ok);
+    }
+    assert!(!fleet.decided(), "ready, and nobody has generated anything");
+    for _ in 0..3 {
+        for id in ids {
+            fleet.clock += 1_000;
+            let target = &fleet.engine.catalog().targets[&key("c", id)];
+            let seen =
+                observation(&target.key, target.epoch, Role::Inference, Outcome::Timeout, fleet.clock, 500);
+            let effects = fleet.engine.apply_observations(&[seen], at(fleet.clock));
+            fleet.take(effects);
+        }
+    }
+    assert!(fleet.decided());
+    let of = |serve| fleet.served().values().filter(|s| **s == serve).count();
+    assert_eq!((of(Serve::Unhealthy), of(Serve::Degraded)), (2, 2));
 }
 
 #[test]

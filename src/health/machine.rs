@@ -1,5 +1,6 @@
 //! The state machine of one lifetime of one instance.
 
+use super::warmth::Warmth;
 use super::{CheckRecord, Status};
 use crate::model::{Check, Checks, Detail, MonoTime, Observation, Outcome, Phase, Reason, Role};
 
@@ -8,15 +9,17 @@ use crate::model::{Check, Checks, Detail, MonoTime, Observation, Outcome, Phase,
 pub enum State {
     /// Its `startup` check has not passed yet.
     Starting,
-    /// Up, but not admitted yet: `readiness` has not passed in this lifetime.
+    /// Up, but not admitted yet: `readiness`, `warmup` or `inference` have not passed in this lifetime.
     Warming,
     /// Admitted.
     Serving,
-    /// Was admitted; `readiness` has become critical.
+    /// Was admitted; a check has become critical.
     Ejected {
         /// When the verdict fell.
         since: MonoTime,
-        /// The failure that tipped it. Kept, so that the ranking of the ejected does not jump about.
+        /// The check that tipped it.
+        role: Role,
+        /// The failure that did. Kept, so that the ranking of the ejected does not jump about.
         outcome: Outcome,
         /// Its evidence.
         detail: Detail,
@@ -31,16 +34,32 @@ pub struct InstanceHealth {
     adoptable: bool,
     /// It has said something (yes, no, or slowly) in this lifetime.
     answered: bool,
+    /// A `warmup` is configured.
+    warms_up: bool,
     startup: CheckRecord,
+    warmup: CheckRecord,
+    warmth: Warmth,
     readiness: CheckRecord,
+    inference: CheckRecord,
 }
 
 impl InstanceHealth {
     /// A lifetime of which nothing is known. `adoptable` says that the instance stood there when its cluster was
-    /// first seen: if it is found ready at once, it was running already and is taken over on that one answer.
-    pub const fn new(checks: &Checks, adoptable: bool) -> Self {
+    /// first seen: if it is found ready at once, it was running already and is taken over on one answer to each
+    /// check, without a warm-up.
+    pub fn new(checks: &Checks, adoptable: bool) -> Self {
         let state = if checks.startup.is_some() { State::Starting } else { State::Warming };
-        Self { state, adoptable, answered: false, startup: CheckRecord::new(), readiness: CheckRecord::new() }
+        Self {
+            state,
+            adoptable,
+            answered: false,
+            warms_up: checks.warmup.is_some(),
+            startup: CheckRecord::new(),
+            warmup: CheckRecord::new(),
+            warmth: Warmth::default(),
+            readiness: CheckRecord::new(),
+            inference: CheckRecord::new(),
+        }
     }
 
     /// The state.
@@ -57,7 +76,11 @@ impl InstanceHealth {
     pub fn has_verdict(&self) -> bool {
         match self.state {
             State::Starting => self.startup.status() != Status::Unknown,
-            State::Warming => self.readiness.status() != Status::Unknown,
+            State::Warming => {
+                let critical = |record: &CheckRecord| record.status() == Status::Critical;
+                let being_warmed = self.phase() == Phase::Warming && self.warmup.last().is_some();
+                critical(&self.readiness) || critical(&self.inference) || being_warmed
+            }
             State::Serving | State::Ejected { .. } => true,
         }
     }
@@ -66,6 +89,8 @@ impl InstanceHealth {
     pub const fn phase(&self) -> Phase {
         match self.state {
             State::Starting => Phase::Starting,
+            State::Warming if !self.readiness.passes() => Phase::Unready,
+            State::Warming if self.needs_warmup() => Phase::Warming,
             State::Warming | State::Ejected { .. } => Phase::Out,
             State::Serving => Phase::Serving,
         }
@@ -73,19 +98,44 @@ impl InstanceHealth {
 
     /// True if the instance serves, but over its budget.
     pub fn is_slow(&self) -> bool {
-        self.state == State::Serving && self.readiness.status() == Status::Warning
+        self.slow().is_some()
+    }
+
+    fn slow(&self) -> Option<(Role, &CheckRecord)> {
+        let checks = [(Role::Inference, &self.inference), (Role::Readiness, &self.readiness)];
+        let mut slow = checks.into_iter().filter(|(_, record)| record.status() == Status::Warning);
+        if self.state == State::Serving { slow.next() } else { None }
     }
 
     /// Why the instance is where it is, without what the policy adds.
     pub fn reason(&self) -> Reason {
         match &self.state {
             State::Starting => not_ready(Role::Startup, &self.startup),
-            State::Warming => not_ready(Role::Readiness, &self.readiness),
-            State::Serving if self.is_slow() => Reason::Slow(Role::Readiness, Detail::None),
-            State::Serving => Reason::Passing,
-            State::Ejected { outcome, detail, .. } => {
-                Reason::Failing(Role::Readiness, *outcome, detail.clone())
+            State::Warming => match self.phase() {
+                Phase::Warming => self.warming(),
+                Phase::Out => not_ready(Role::Inference, &self.inference),
+                Phase::Starting | Phase::Unready | Phase::Serving => {
+                    not_ready(Role::Readiness, &self.readiness)
+                }
+            },
+            State::Serving => match self.slow() {
+                Some((role, record)) => match record.last() {
+                    Some((Outcome::Slow, detail)) => Reason::Slow(role, detail.clone()),
+                    Some(_) | None => Reason::Slow(role, Detail::None),
+                },
+                None => Reason::Passing,
+            },
+            State::Ejected { role, outcome, detail, .. } => Reason::Failing(*role, *outcome, detail.clone()),
+        }
+    }
+
+    fn warming(&self) -> Reason {
+        match self.warmup.last() {
+            Some((Outcome::Ok | Outcome::Slow, _)) | None => {
+                let Warmth { answered, in_time } = self.warmth;
+                Reason::Warming { answered, in_time }
             }
+            Some(_) => not_ready(Role::Warmup, &self.warmup),
         }
     }
 
@@ -93,7 +143,13 @@ impl InstanceHealth {
     /// it was awaited, nothing gates any more.
     pub fn reconfigured(&mut self, checks: &Checks) {
         self.startup.reconfigured();
+        self.warmup.reconfigured();
         self.readiness.reconfigured();
+        self.inference.reconfigured();
+        self.warms_up = checks.warmup.is_some();
+        if checks.inference.is_none() {
+            self.inference = CheckRecord::new();
+        }
         if self.state == State::Starting && checks.startup.is_none() {
             self.state = State::Warming;
         }
@@ -103,40 +159,101 @@ impl InstanceHealth {
     pub fn step(&mut self, seen: &Observation, checks: &Checks) {
         let Some(check) = checks.get(seen.role) else { return };
         self.answered |= matches!(seen.outcome, Outcome::Ok | Outcome::Slow | Outcome::Unhealthy);
+        let gated = self.state == State::Starting;
         match seen.role {
-            Role::Startup => self.count_startup(seen, check),
+            // A late answer: once passed, startup is over for this lifetime.
+            Role::Startup if !gated => return,
+            Role::Startup => self.startup.count(seen, check, check.healthy_threshold.get()),
+            Role::Warmup | Role::Readiness | Role::Inference if gated => return,
+            Role::Warmup => self.count_warmup(seen, check, checks),
             Role::Readiness => self.count_readiness(seen, check),
+            Role::Inference => self.count_inference(seen, check),
         }
+        self.settle(seen, checks);
     }
 
-    fn count_startup(&mut self, seen: &Observation, check: &Check) {
-        if self.state != State::Starting {
-            return; // a late answer: once passed, startup is over for this lifetime
+    fn count_warmup(&mut self, seen: &Observation, check: &Check, checks: &Checks) {
+        if self.phase() != Phase::Warming {
+            return; // late: it has been admitted meanwhile, or is not ready any more
         }
-        self.startup.count(seen, check, check.healthy_threshold.get());
-        if matches!(self.startup.status(), Status::Passing | Status::Warning) {
-            self.state = State::Warming;
+        self.warmup.count(seen, check, 1);
+        if let Some(warmup) = &checks.warmup {
+            self.warmth.count(seen, warmup);
         }
     }
 
     fn count_readiness(&mut self, seen: &Observation, check: &Check) {
-        if self.state == State::Starting {
-            return; // gated
-        }
-        let adopt = self.adoptable && self.state == State::Warming && !self.readiness.has_failed();
+        let adopt = self.state == State::Warming && self.is_adopted();
         let rise = if adopt { 1 } else { check.healthy_threshold.get() };
         self.readiness.count(seen, check, rise);
-        let passes = match self.readiness.status() {
-            Status::Passing | Status::Warning => true,
-            Status::Unknown | Status::Critical => false,
-        };
-        self.state = match (std::mem::replace(&mut self.state, State::Serving), passes) {
-            (State::Warming | State::Ejected { .. } | State::Serving, true) => State::Serving,
-            (State::Serving, false) => {
-                State::Ejected { since: seen.ended, outcome: seen.outcome, detail: seen.detail.clone() }
+        if !self.readiness.passes() {
+            self.warmth.in_time = 0;
+        }
+        if self.readiness.is_down() {
+            // What was generated before is about the time before: nobody comes back on half the evidence.
+            self.inference.doubt();
+        }
+    }
+
+    /// One completion says as much as an instance can say: only failures must be made up for by several.
+    fn count_inference(&mut self, seen: &Observation, check: &Check) {
+        let rise = if self.inference.is_failing() { check.healthy_threshold.get() } else { 1 };
+        self.inference.count(seen, check, rise);
+    }
+
+    /// Draws the consequence of what was just counted.
+    fn settle(&mut self, seen: &Observation, checks: &Checks) {
+        let asked = checks.inference.is_some();
+        let well = self.readiness.is_well() && (!asked || self.inference.is_well());
+        match self.state {
+            State::Starting if self.startup.passes() => self.state = State::Warming,
+            State::Warming if self.is_admitted(well, checks) => {
+                self.state = State::Serving;
+                // A warm-up has shown better than a failed inference before it.
+                self.inference.forgive();
             }
-            (out @ (State::Starting | State::Warming | State::Ejected { .. }), _) => out,
-        };
+            State::Ejected { .. } if well => self.state = State::Serving,
+            // It was running before us, so others may use it: out it goes, but under the guard like any that served.
+            State::Warming
+                if asked && self.is_adopted() && self.readiness.is_well() && self.inference.is_down() =>
+            {
+                self.eject(Role::Inference, seen.ended);
+            }
+            State::Serving if self.record(seen.role).is_down() => self.eject(seen.role, seen.ended),
+            State::Starting | State::Warming | State::Serving | State::Ejected { .. } => {}
+        }
+    }
+
+    fn eject(&mut self, role: Role, since: MonoTime) {
+        let last = self.record(role).last().cloned();
+        let (outcome, detail) = last.unwrap_or((Outcome::Unknown, Detail::None));
+        self.state = State::Ejected { since, role, outcome, detail };
+    }
+
+    fn is_admitted(&self, well: bool, checks: &Checks) -> bool {
+        match &checks.warmup {
+            Some(warmup) if self.needs_warmup() => self.readiness.passes() && self.warmth.is_enough(warmup),
+            Some(_) | None => well,
+        }
+    }
+
+    const fn record(&self, role: Role) -> &CheckRecord {
+        match role {
+            Role::Startup => &self.startup,
+            Role::Warmup => &self.warmup,
+            Role::Readiness => &self.readiness,
+            Role::Inference => &self.inference,
+        }
+    }
+
+    /// True while everything says that it was running before us. A failing inference does not say otherwise: it may
+    /// be why we are needed.
+    const fn is_adopted(&self) -> bool {
+        self.adoptable && !self.readiness.has_failed()
+    }
+
+    const fn needs_warmup(&self) -> bool {
+        self.warms_up && !self.is_adopted()
     }
 }
 

@@ -66,6 +66,44 @@ impl CheckRecord {
         self.has_failed
     }
 
+    /// True if answers come, in time or not.
+    pub const fn passes(&self) -> bool {
+        matches!(self.status, Status::Passing | Status::Warning)
+    }
+
+    /// True if it passes and the latest answer was no failure.
+    pub const fn is_well(&self) -> bool {
+        self.passes() && self.failing.is_none()
+    }
+
+    /// True while failures are not yet outweighed by answers.
+    pub const fn is_failing(&self) -> bool {
+        self.failing.is_some() || matches!(self.status, Status::Critical)
+    }
+
+    /// True while the check is critical and nothing good has been heard since.
+    pub const fn is_down(&self) -> bool {
+        self.failing.is_some() && matches!(self.status, Status::Critical)
+    }
+
+    /// What it passed on is no longer to be relied on: it must pass anew. Failures stay counted.
+    pub fn doubt(&mut self) {
+        if self.passes() {
+            self.status = Status::Unknown;
+        }
+        self.answered = 0;
+        self.slow = 0;
+        self.fast = 0;
+    }
+
+    /// Its failures are made up for by other evidence.
+    pub fn forgive(&mut self) {
+        self.failing = None;
+        if matches!(self.status, Status::Critical) {
+            self.status = Status::Unknown;
+        }
+    }
+
     /// The latest outcome as it was counted, with its evidence.
     pub const fn last(&self) -> Option<&(Outcome, Detail)> {
         self.last.as_ref()
@@ -99,7 +137,12 @@ impl CheckRecord {
         let about_the_question = match seen.detail {
             Detail::Status(code) => (400..500).contains(&code),
             Detail::Redirect(_) => true,
-            Detail::None | Detail::Stuck(_) | Detail::Io(..) | Detail::Protocol(_) => false,
+            Detail::None
+            | Detail::Stuck(_)
+            | Detail::Late(_)
+            | Detail::Io(..)
+            | Detail::Protocol(_)
+            | Detail::InBand(_) => false,
         };
         if seen.outcome == Outcome::Unhealthy && about_the_question && !self.has_passed {
             Outcome::Misconfigured

@@ -1,3 +1,5 @@
+mod inference;
+
 use proptest::prelude::*;
 
 use super::{InstanceHealth, State};
@@ -104,7 +106,7 @@ fn a_kill_is_confirmed_in_two_tenths_of_a_second() {
     let since = at(run.clock + 100);
     assert_eq!(
         *run.see(Role::Readiness, Outcome::Unreachable, 100, 0),
-        State::Ejected { since, outcome: Outcome::Unreachable, detail: Detail::None }
+        State::Ejected { since, role: Role::Readiness, outcome: Outcome::Unreachable, detail: Detail::None }
     );
 }
 
@@ -231,7 +233,9 @@ fn outcomes() -> impl Strategy<Value = Outcome> {
 }
 
 fn log() -> impl Strategy<Value = Vec<(Role, Outcome, u64, u64)>> {
-    let role = prop_oneof![1 => Just(Role::Startup), 4 => Just(Role::Readiness)];
+    let role = prop_oneof![
+        1 => Just(Role::Startup), 2 => Just(Role::Warmup), 4 => Just(Role::Readiness), 3 => Just(Role::Inference),
+    ];
     proptest::collection::vec((role, outcomes(), 0..1500u64, 0..500u64), 1..80)
 }
 
@@ -261,7 +265,9 @@ proptest! {
             match (&before, &after) {
                 (a, b) if a == b => {}
                 (State::Starting, State::Warming) => prop_assert!(role == Role::Startup),
-                (State::Serving, State::Ejected { .. }) => prop_assert!(failures >= 3),
+                (State::Serving, State::Ejected { .. }) => {
+                    prop_assert!(role == Role::Readiness && failures >= 3);
+                }
                 (State::Ejected { .. }, State::Serving) => prop_assert!(answers >= 2),
                 (State::Warming, State::Serving) => {
                     let needed = if adoptable { 1 } else { 2 };
@@ -273,14 +279,19 @@ proptest! {
     }
 
     #[test]
-    fn a_success_in_place_of_a_failure_never_ends_worse(log in log(), at in 0usize..80, adoptable: bool) {
-        // Readiness alone: a startup that passes earlier lets earlier failures of readiness count.
+    fn a_success_in_place_of_a_failure_never_ends_worse(
+        log in log(), at in 0usize..80, startup: bool, inference: bool, warmup: bool, adoptable: bool,
+    ) {
+        // An earlier end of startup lets more failures count, and one that fails its first readiness is admitted by its
+        // warm-up instead of by its inference.
+        let warmup = warmup && !(adoptable && inference);
+        let at = at % log.len();
+        prop_assume!(log[at].0 != Role::Startup);
         let replay = |log: &[(Role, Outcome, u64, u64)]| {
-            let mut run = Run::new(checks(false), adoptable);
+            let mut run = Run::new(inference::checks(startup, warmup, inference), adoptable);
             log.iter().map(|&(role, outcome, gap, took)| goodness(run.see(role, outcome, gap, took))).last()
         };
         let mut better = log.clone();
-        let at = at % better.len();
         better[at].1 = Outcome::Ok;
         prop_assert!(replay(&better) >= replay(&log));
     }

@@ -10,9 +10,15 @@ use super::{Address, Checks, Epoch, InstanceKey};
 pub enum Phase {
     /// `startup` has not passed in this lifetime: only it is asked, at its `recover_interval`.
     Starting,
-    /// Up, but not serving yet or not serving any more: asked at `recover_interval`.
+    /// `readiness` has not passed in this lifetime: only it is asked, at its `recover_interval`.
+    Unready,
+    /// Ready, and being warmed up: `readiness` at its `recover_interval`, and one `warmup` prompt after another.
+    Warming,
+    /// Not admitted yet for want of an `inference`, or not serving any more: `readiness` and `inference`, each at its
+    /// `recover_interval`.
     Out,
-    /// Serving: asked at `interval`, and quickly again (`confirm_interval`) after a sign of death.
+    /// Serving: `readiness` and `inference`, each at its `interval`, and again after `confirm_interval` upon a sign
+    /// of death (`inference`: upon any failure).
     Serving,
 }
 

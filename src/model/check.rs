@@ -24,7 +24,8 @@ pub struct Check {
     pub healthy_threshold: NonZeroU32,
     /// Consecutive failures that make the check critical.
     pub unhealthy_threshold: NonZeroU32,
-    /// Pause before the next probe after `unreachable` or `timeout` of a serving instance.
+    /// Pause before the next probe after `unreachable` or `timeout` of a serving instance; of an `inference` check
+    /// after any failure.
     pub confirm_interval: Duration,
     /// The deadline of such a probe.
     pub confirm_timeout: Duration,
@@ -63,6 +64,8 @@ pub enum CheckKind {
     Tcp,
     /// Sends one HTTP request.
     Http(HttpCheck),
+    /// Has a completion streamed, in the way of OpenAI's API.
+    OpenAi(OpenAiCheck),
 }
 
 /// An HTTP question.
@@ -93,13 +96,73 @@ pub enum HttpProtocol {
     H2c,
 }
 
+/// A completion to be streamed. Every prompt begins with a prefix that no other has: a cached one would hide the work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenAiCheck {
+    /// Origin-form target; ends in `/completions` or `/chat/completions`, and says by that which of them is asked.
+    pub path: Arc<str>,
+    /// The model's name.
+    pub model: Arc<str>,
+    /// What follows the prefix.
+    pub prompt: Arc<str>,
+    /// The most tokens that are asked for.
+    pub max_tokens: NonZeroU32,
+    /// Host header; the instance's address if absent.
+    pub host: Option<Arc<str>>,
+    /// Further request headers.
+    pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
+    /// How long each stage may take before the answer is `slow`.
+    pub budgets: StageBudgets,
+}
+
+impl OpenAiCheck {
+    /// True if messages are sent, not a bare prompt.
+    pub fn is_chat(&self) -> bool {
+        let path = self.path.split_once('?').map_or(&*self.path, |(path, _)| path);
+        path.ends_with("/chat/completions")
+    }
+}
+
+/// Budgets of a completion's stages, from the probe's start; the gap from token to token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StageBudgets {
+    /// Until the connection stands.
+    pub connect: Option<Duration>,
+    /// Until the answer's head.
+    pub headers: Option<Duration>,
+    /// Until the first token.
+    pub first_token: Option<Duration>,
+    /// Between two tokens.
+    pub gap: Option<Duration>,
+    /// Until the stream's end.
+    pub end: Option<Duration>,
+}
+
+/// The prompts that an instance answers before it serves for the first time in its lifetime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warmup {
+    /// The question. Its `interval` is the pause between two prompts, from end to start, and its `recover_interval`
+    /// the one after a prompt without a good answer.
+    pub check: Check,
+    /// So many prompts at least.
+    pub prompts: NonZeroU32,
+    /// So many of them, the last ones, within `expect_latency` each.
+    pub last: NonZeroU32,
+    /// From the start of a prompt to the end of its answer.
+    pub expect_latency: Duration,
+}
+
 /// The checks of a cluster, at most one for each role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checks {
     /// Gates the others, if configured.
     pub startup: Option<Check>,
+    /// Comes between the first `readiness` and serving, if configured.
+    pub warmup: Option<Warmup>,
     /// Moves traffic.
     pub readiness: Check,
+    /// Walks the user's path; moves traffic as `readiness` does, if configured.
+    pub inference: Option<Check>,
 }
 
 impl Checks {
@@ -107,7 +170,12 @@ impl Checks {
     pub const fn get(&self, role: Role) -> Option<&Check> {
         match role {
             Role::Startup => self.startup.as_ref(),
+            Role::Warmup => match &self.warmup {
+                Some(warmup) => Some(&warmup.check),
+                None => None,
+            },
             Role::Readiness => Some(&self.readiness),
+            Role::Inference => self.inference.as_ref(),
         }
     }
 }

@@ -18,7 +18,9 @@ mod units;
 
 pub use addr::{Address, Locality};
 pub use catalog::{Catalog, Phase, Target};
-pub use check::{Check, CheckKind, Checks, HttpCheck, HttpProtocol, MinFailingTime};
+pub use check::{
+    Check, CheckKind, Checks, HttpCheck, HttpProtocol, MinFailingTime, OpenAiCheck, StageBudgets, Warmup,
+};
 pub use client::{ClientEvent, ClientId};
 pub use event::Event;
 pub use hash::ContentHash;

@@ -11,16 +11,25 @@ use super::{InstanceKey, MonoTime};
 pub enum Role {
     /// Has the process come up? Gates all other checks of a lifetime; once passed it is not asked again in it.
     Startup,
+    /// Real prompts before it serves for the first time in its lifetime.
+    Warmup,
     /// May it take work? Moves traffic, never restarts.
     Readiness,
+    /// Does it do the work? The user's path, end to end.
+    Inference,
 }
 
 impl Role {
+    /// All roles, in order.
+    pub const ALL: [Self; 4] = [Self::Startup, Self::Warmup, Self::Readiness, Self::Inference];
+
     /// The role's key in the config.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Startup => "startup",
+            Self::Warmup => "warmup",
             Self::Readiness => "readiness",
+            Self::Inference => "inference",
         }
     }
 }
@@ -85,6 +94,12 @@ pub enum Stage {
     Headers,
     /// Until the answer's end.
     Body,
+    /// Until the first token of a completion.
+    FirstToken,
+    /// Between two tokens of a completion.
+    Gap,
+    /// Until the end of a completion.
+    End,
 }
 
 impl fmt::Display for Stage {
@@ -93,6 +108,9 @@ impl fmt::Display for Stage {
             Self::Connect => "connect",
             Self::Headers => "headers",
             Self::Body => "body",
+            Self::FirstToken => "first token",
+            Self::Gap => "gap between tokens",
+            Self::End => "stream",
         })
     }
 }
@@ -108,10 +126,14 @@ pub enum Detail {
     Redirect(u16),
     /// The stage that did not end in time.
     Stuck(Stage),
+    /// The stage that ended in time, but over its own budget.
+    Late(Stage),
     /// An operating-system error in a stage, in its own words.
     Io(Stage, Arc<str>),
     /// The peer's answer broke its protocol, or was too large.
     Protocol(Arc<str>),
+    /// An error that the instance reported inside an answer of status 200, in its own words.
+    InBand(Arc<str>),
 }
 
 impl fmt::Display for Detail {
@@ -120,9 +142,14 @@ impl fmt::Display for Detail {
             Self::None => Ok(()),
             Self::Status(code) => write!(f, "status {code}"),
             Self::Redirect(code) => write!(f, "redirect (status {code}, not followed)"),
+            Self::Stuck(Stage::FirstToken) => f.write_str("no first token by the deadline"),
+            Self::Stuck(Stage::Gap) => f.write_str("no further token by the deadline"),
             Self::Stuck(stage) => write!(f, "no end of {stage} by the deadline"),
             Self::Io(stage, error) => write!(f, "{stage}: {error}"),
+            Self::Late(Stage::End) => f.write_str("the whole answer over its budget"),
+            Self::Late(stage) => write!(f, "{stage} over its budget"),
             Self::Protocol(what) => f.write_str(what),
+            Self::InBand(what) => write!(f, "error in the stream: {what}"),
         }
     }
 }
@@ -134,6 +161,10 @@ pub struct Timings {
     pub connect: Option<Duration>,
     /// Until the answer's head.
     pub headers: Option<Duration>,
+    /// Until the first token of a completion.
+    pub first_token: Option<Duration>,
+    /// The largest gap between two tokens; `None` with fewer than two.
+    pub largest_gap: Option<Duration>,
     /// Until the end of the probe, however it ended.
     pub total: Duration,
 }

@@ -36,8 +36,15 @@ impl Serve {
 pub enum Reason {
     /// Registered, nothing heard yet.
     Unheard,
-    /// `startup` or the first `readiness` has not passed yet; the last answer, if any.
+    /// What must pass before it serves for the first time has not yet; the last answer.
     NotReady(Role, Outcome, Detail),
+    /// Ready, and being warmed up.
+    Warming {
+        /// Prompts answered.
+        answered: u32,
+        /// Of those, how many of the last ones in a row came within the expected latency.
+        in_time: u32,
+    },
     /// All checks pass.
     Passing,
     /// Answers, but over its budget.
@@ -61,6 +68,9 @@ impl fmt::Display for Reason {
             Self::NotReady(role, outcome, detail) => {
                 f.write_str("not ready yet, ")?;
                 evidence(f, role, *outcome, detail)
+            }
+            Self::Warming { answered, in_time } => {
+                write!(f, "warming up, prompts answered: {answered}, the last {in_time} of them in time")
             }
             Self::Passing => f.write_str("all checks pass"),
             Self::Slow(role, detail) => evidence(f, role, Outcome::Slow, detail),

@@ -6,11 +6,13 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::timeout_at;
 
 use super::http::{self, Kept};
+use super::openai::{self, Asked};
 use super::tcp;
 use super::trace::{Failure, Trace, Verdict};
 use crate::clock::Clock;
@@ -28,6 +30,8 @@ pub struct Question<'a> {
     pub address: Address,
     /// The deadline, connect to end.
     pub timeout: Duration,
+    /// Makes the prompt of a completion unlike any other: never the same twice.
+    pub salt: u64,
 }
 
 /// What came of a question.
@@ -66,10 +70,18 @@ pub trait Ask: Clone + Send + 'static {
 }
 
 /// Asks over real sockets.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Sockets {
-    /// Tells how long things take.
-    pub clock: Clock,
+    clock: Clock,
+    /// The salt of the next question; clones take from the same.
+    salt: Arc<AtomicU64>,
+}
+
+impl Sockets {
+    /// Takes the time from `clock` and makes its prompts from `seed`: another one, other prompts.
+    pub fn new(clock: Clock, seed: u64) -> Self {
+        Self { clock, salt: Arc::new(AtomicU64::new(seed)) }
+    }
 }
 
 impl Ask for Sockets {
@@ -84,7 +96,8 @@ impl Ask for Sockets {
     ) -> (Answer, Option<Kept>) {
         // Only a configured role is ever asked; without a check, the question is ours to get right.
         let check = target.checks.get(role).unwrap_or(&target.checks.readiness);
-        ask(self.clock, Question { check, address: target.address, timeout }, kept).await
+        let salt = self.salt.fetch_add(1, Ordering::Relaxed);
+        ask(self.clock, Question { check, address: target.address, timeout, salt }, kept).await
     }
 }
 
@@ -100,14 +113,14 @@ pub async fn ask(clock: Clock, question: Question<'_>, kept: Option<Kept>) -> (A
         Ok(Ok((verdict, kept))) => (verdict, kept),
         Ok(Err(failure)) => (trace.denied.take().unwrap_or_else(|| failure.verdict(trace.stage)), None),
         Err(_) => {
-            let stuck = (Outcome::Timeout, Detail::Stuck(trace.stage));
+            let stuck = (Outcome::Timeout, Detail::Stuck(trace.stuck()));
             (trace.denied.take().unwrap_or(stuck), None)
         }
     };
     let verdict = weigh(verdict, question.check.budget, total);
     let (outcome, detail) = blame_ourselves_if_stalled(verdict, question.timeout, total, trace.stage);
-    let timings = Timings { connect: trace.connect, headers: trace.headers, total };
-    let Trace { started, fresh, retried, .. } = trace;
+    let Trace { started, fresh, retried, connect, headers, first_token, largest_gap, .. } = trace;
+    let timings = Timings { connect, headers, first_token, largest_gap, total };
     (Answer { started, ended: started + total, outcome, detail, timings, fresh, retried }, kept)
 }
 
@@ -119,13 +132,17 @@ async fn put(
     match &question.check.kind {
         CheckKind::Tcp => tcp::put(question.address, trace).await.map(|verdict| (verdict, None)),
         CheckKind::Http(check) => http::put(check, question.address, kept, trace).await,
+        CheckKind::OpenAi(check) => {
+            let asked = Asked { role: question.check.role, address: question.address, salt: question.salt };
+            openai::put(check, asked, trace).await.map(|verdict| (verdict, None))
+        }
     }
 }
 
 /// An answer later than `budget` is slow.
 fn weigh((outcome, detail): Verdict, budget: Option<Duration>, total: Duration) -> Verdict {
     let late = budget.is_some_and(|budget| total > budget);
-    (if outcome == Outcome::Ok && late { Outcome::Slow } else { outcome }, detail)
+    if outcome == Outcome::Ok && late { (Outcome::Slow, Detail::Late(Stage::End)) } else { (outcome, detail) }
 }
 
 /// Whatever rests on elapsed time is void if the deadline itself was noticed too late.

@@ -1,9 +1,10 @@
 //! What one exchange over HTTP/1.1 and over h2c have in common: limits, who drives the connection, and what the head
 //! of an answer means.
 //!
-//! Called by `http1` and `h2c`.
+//! Called by `http1`, `h2c` and `openai`.
 
 use std::future::{Future, poll_fn};
+use std::ops::RangeInclusive;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,7 +13,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::trace::Verdict;
-use crate::model::{Detail, HttpCheck, Outcome};
+use crate::model::{Detail, Outcome};
 
 /// Longest answer read. A longer one is judged by its status, and its connection is not kept.
 pub(super) const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -55,13 +56,13 @@ pub(super) async fn nudge<L: Future + Unpin>(line: &mut L, ended: &mut bool) {
 }
 
 /// What the head of an answer means by itself.
-pub(super) fn judge<B>(check: &HttpCheck, answer: &Response<B>) -> Verdict {
+pub(super) fn judge<B>(expected: &[RangeInclusive<u16>], answer: &Response<B>) -> Verdict {
     let status = answer.status();
     let code = status.as_u16();
     if let Some(refusal) = grpc_refusal(answer.headers()) {
         return refusal;
     }
-    if check.expected_statuses.iter().any(|range| range.contains(&code)) {
+    if expected.iter().any(|range| range.contains(&code)) {
         return (Outcome::Ok, Detail::Status(code));
     }
     match status {
@@ -84,25 +85,10 @@ fn grpc_refusal(headers: &HeaderMap) -> Option<Verdict> {
 
 #[cfg(test)]
 mod tests {
-    use http::Method;
-
     use super::*;
-    use crate::model::HttpProtocol;
-
-    fn check(protocol: HttpProtocol) -> HttpCheck {
-        HttpCheck {
-            path: Arc::from("/health"),
-            method: Method::GET,
-            host: None,
-            expected_statuses: vec![200..=299],
-            protocol,
-            reuse_connection: true,
-            headers: Vec::new(),
-        }
-    }
 
     fn judged(code: u16) -> Verdict {
-        judge(&check(HttpProtocol::Http1), &Response::builder().status(code).body(()).unwrap())
+        judge(&[200..=299], &Response::builder().status(code).body(()).unwrap())
     }
 
     #[test]
@@ -114,8 +100,7 @@ mod tests {
         assert_eq!(judged(404), (Outcome::Unhealthy, Detail::Status(404)));
         assert_eq!(judged(429), (Outcome::Slow, Detail::Status(429)));
         assert_eq!(judged(503), (Outcome::Unhealthy, Detail::Status(503)));
-        let mut any = check(HttpProtocol::Http1);
-        any.expected_statuses = vec![200..=200, 300..=499];
+        let any = [200..=200, 300..=499];
         let answer = |code: u16| Response::builder().status(code).body(()).unwrap();
         for code in [302, 401, 429] {
             assert_eq!(
@@ -131,7 +116,7 @@ mod tests {
         let answer = |status: &str| {
             let head =
                 Response::builder().header("content-type", "application/grpc").header("grpc-status", status);
-            judge(&check(HttpProtocol::H2c), &head.body(()).unwrap()).0
+            judge(&[200..=299], &head.body(()).unwrap()).0
         };
         assert_eq!(answer("12"), Outcome::Misconfigured);
         assert_eq!(answer("14"), Outcome::Unhealthy);

@@ -74,7 +74,7 @@ impl H2c {
             .ok_or_else(Failure::closed)?
             .map_err(failure)?;
         self.heard = true;
-        let verdict = judge(check, &answer);
+        let verdict = judge(&check.expected_statuses, &answer);
         trace.answered(&verdict);
         drive(&mut self.line, &mut self.ended, read_to_end(answer.into_body(), &mut self.cut))
             .await

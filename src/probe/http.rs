@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
 use http::{Request, Uri, Version};
-use http_body_util::Empty;
+use http_body_util::Full;
 
 use super::dial::{Wire, dial};
 use super::h2c::H2c;
@@ -16,7 +16,9 @@ use super::http1::Http1;
 use super::trace::{Failure, Trace, Verdict};
 use crate::model::{Address, HttpCheck, HttpProtocol};
 
-const AGENT: HeaderValue = HeaderValue::from_static(concat!("tidegate/", env!("CARGO_PKG_VERSION")));
+/// What the prober calls itself.
+pub(super) const AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("tidegate/", env!("CARGO_PKG_VERSION")));
 
 /// A connection kept for the next question to the same address. Nothing drives it in between; dropping it closes it.
 pub struct Kept(Connection);
@@ -97,7 +99,7 @@ impl Connection {
     ) -> Result<Verdict, Failure> {
         match self {
             Self::Http1(connection) => {
-                connection.exchange(request.map(|()| Empty::<Bytes>::new()), check, trace).await
+                connection.exchange(request.map(|()| Full::<Bytes>::default()), check, trace).await
             }
             Self::H2c(connection) => connection.exchange(request, check, trace).await,
         }

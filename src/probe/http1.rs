@@ -1,15 +1,15 @@
 //! HTTP/1.1 probes.
 //!
 //! hyper does the parsing; nothing is spawned. Between probes a connection is neither read nor written. Called by
-//! `http`.
+//! `http` and `openai`.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Request;
-use http_body_util::{BodyExt, Empty};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -24,8 +24,8 @@ const MAX_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES as usize;
 
 /// One connection.
 pub(super) struct Http1 {
-    sender: SendRequest<Empty<Bytes>>,
-    line: Connection<TokioIo<Wire>, Empty<Bytes>>,
+    sender: SendRequest<Full<Bytes>>,
+    line: Connection<TokioIo<Wire>, Full<Bytes>>,
     /// The line has ended and must not be polled again.
     ended: bool,
     wire: Arc<WireState>,
@@ -60,26 +60,64 @@ impl Http1 {
     /// Puts the question and reads the answer.
     pub(super) async fn exchange(
         &mut self,
-        request: Request<Empty<Bytes>>,
+        request: Request<Full<Bytes>>,
         check: &HttpCheck,
         trace: &mut Trace,
     ) -> Result<Verdict, Failure> {
+        let answer = self.send(request).await?;
+        let verdict = judge(&check.expected_statuses, &answer);
+        trace.answered(&verdict);
+        self.skip(answer.into_body()).await?;
+        Ok(verdict)
+    }
+
+    /// Puts the question and reads the answer's head. Its body is to be read by [`Self::frame`] or [`Self::skip`].
+    pub(super) async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, Failure> {
         self.wire.asking();
         let answer = self.sender.send_request(request);
-        let answer = drive(&mut self.line, &mut self.ended, answer)
+        drive(&mut self.line, &mut self.ended, answer)
             .await
             .ok_or_else(Failure::closed)?
-            .map_err(|e| failure(&e))?;
-        let verdict = judge(check, &answer);
-        trace.answered(&verdict);
+            .map_err(|e| failure(&e))
+    }
+
+    /// The next piece of an answer, as it arrives; `None` after the last.
+    pub(super) async fn frame(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
         self.cut = true;
-        drive(&mut self.line, &mut self.ended, read_to_end(answer.into_body(), &mut self.cut))
+        loop {
+            let frame =
+                drive(&mut self.line, &mut self.ended, body.frame()).await.ok_or_else(Failure::closed)?;
+            match frame {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(failure(&error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                    // Trailers say nothing here.
+                }
+            }
+        }
+    }
+
+    /// All that matters of the answer was read: the connection may end in order.
+    pub(super) fn answered(&self) {
+        self.wire.answered();
+    }
+
+    /// Reads over an answer's body, up to the cap.
+    pub(super) async fn skip(&mut self, body: Incoming) -> Result<(), Failure> {
+        self.cut = true;
+        drive(&mut self.line, &mut self.ended, read_to_end(body, &mut self.cut))
             .await
             .ok_or_else(Failure::closed)??;
         if !self.cut {
             self.wire.answered();
         }
-        Ok(verdict)
+        Ok(())
     }
 
     /// Ends the connection properly, as far as that needs no waiting.

@@ -20,6 +20,7 @@ use crate::model::{CheckKind, HttpProtocol, Role};
 pub struct Metrics {
     results: Family<ResultLabels, Counter>,
     seconds: Family<KindLabels, Histogram, fn() -> Histogram>,
+    first_token_seconds: Family<RoleLabels, Histogram, fn() -> Histogram>,
     late_seconds: Histogram,
     in_flight: Gauge,
     retries: Family<RetryLabels, Counter>,
@@ -35,6 +36,11 @@ struct ResultLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabels {
     kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RoleLabels {
+    role: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -55,6 +61,11 @@ impl Metrics {
             "probe_seconds",
             "Time from the start of a probe to its end, by the check's kind",
             metrics.seconds.clone(),
+        );
+        registry.register(
+            "probe_first_token_seconds",
+            "Time from the start of a completion's probe to its first token, by the check's role",
+            metrics.first_token_seconds.clone(),
         );
         registry.register(
             "probe_start_late_seconds",
@@ -81,6 +92,11 @@ impl Metrics {
         let outcome = answer.outcome.as_str();
         self.results.get_or_create(&ResultLabels { role: role.as_str(), kind, outcome }).inc();
         self.seconds.get_or_create(&KindLabels { kind }).observe(answer.timings.total.as_secs_f64());
+        if let Some(first) = answer.timings.first_token {
+            self.first_token_seconds
+                .get_or_create(&RoleLabels { role: role.as_str() })
+                .observe(first.as_secs_f64());
+        }
         if answer.retried {
             self.retries.get_or_create(&RetryLabels { outcome }).inc();
         }
@@ -99,6 +115,10 @@ impl Default for Metrics {
             results: Family::default(),
             // 0.2 ms to 13 s.
             seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0002, 2.0, 17))),
+            // 5 ms to 41 s.
+            first_token_seconds: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.005, 2.0, 14))
+            }),
             // 1 ms to 4 s.
             late_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 13)),
             in_flight: Gauge::default(),
@@ -114,5 +134,6 @@ fn name(kind: &CheckKind) -> &'static str {
             HttpProtocol::Http1 => "http1",
             HttpProtocol::H2c => "h2c",
         },
+        CheckKind::OpenAi(_) => "openai",
     }
 }

@@ -8,22 +8,26 @@
 //!
 //! ```text
 //! watch Catalog ─► timetable (pure) ─ Start ─► scheduler ─► ask ─┬─ tcp   ─┐
-//!                      ▲                        │  ▲             ├─ http1 ─┼─► dial
-//!                      └── how it ended ────────┘  └─ Answer ────┴─ h2c   ─┘
+//!                      ▲                        │  ▲             ├─ h2c   ─┼─► dial
+//!                      └── how it ended ────────┘  └─ Answer ────┼─ http1 ─┤
+//!                                               │                └─ openai ┘ ◄─ completion, sse (pure)
 //!                                               └─► mpsc Vec<Observation>
 //! ```
 //!
 //! [`run`] is called by `app`; [`ask`] also by whoever wants a single question answered.
 
 mod ask;
+pub(crate) mod completion;
 mod dial;
 mod exchange;
 mod h2c;
 mod http;
 mod http1;
 mod metrics;
+mod openai;
 mod rate;
 mod scheduler;
+pub mod sse;
 mod tcp;
 pub mod timetable;
 mod trace;

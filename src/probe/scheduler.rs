@@ -25,7 +25,7 @@ use crate::model::{Catalog, MonoTime, Observation, Role, Target};
 pub struct ProberCtx {
     /// The only source of time.
     pub clock: Clock,
-    /// Shifts the timetable: give two probers of one fleet different ones.
+    /// Shifts the timetable and makes the prompts: give two probers of one fleet different ones.
     pub seed: u64,
     /// Where it counts.
     pub metrics: Metrics,
@@ -44,7 +44,7 @@ pub async fn run(
     out: mpsc::Sender<Vec<Observation>>,
     cancel: CancellationToken,
 ) {
-    let sockets = Sockets { clock: ctx.clock };
+    let sockets = Sockets::new(ctx.clock, ctx.seed);
     run_with(sockets, ctx, catalog, limits, out, cancel).await;
 }
 

@@ -5,7 +5,8 @@
 //! One entry for each (instance, role) that its phase lets ask. Every entry has a *grid*: moments one interval apart,
 //! shifted by a hash of its name, so that any number of targets added at once is spread over the interval from the
 //! first round on, and no cadence drifts. After a sign of death of a serving target the next probes follow at
-//! `confirm_interval` instead, until an answer comes or the phase says otherwise. What is late because of our own
+//! `confirm_interval` instead, until an answer comes or the phase says otherwise; an `inference` is confirmed upon any
+//! failure. A `warmup` has no grid: one prompt follows the end of another. What is late because of our own
 //! limits starts as soon as they allow, oldest first; what is late because this process stood still waits for its
 //! next moment. An entry in flight is never started a second time.
 //!
@@ -20,8 +21,9 @@ use super::rate::StartRate;
 use crate::config::Prober;
 use crate::model::{Catalog, Check, InstanceKey, MonoTime, Outcome, Phase, Role, Target};
 
-/// All roles, in order.
-const ROLES: [Role; 2] = [Role::Startup, Role::Readiness];
+/// An instance that waits to be admitted is asked for its first completion within this time, though the interval may
+/// be longer: until it has answered, it does not serve.
+const FIRST_INFERENCE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Shorter intervals are read as this: a config cannot have them, and a grid needs a width.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
@@ -93,6 +95,8 @@ enum Pace {
     Steady,
     /// `confirm_interval` after the end of the last one.
     Confirm,
+    /// `interval` after the end of the last one; after one without a good answer, `recover_interval`.
+    Follow,
 }
 
 impl Timetable {
@@ -192,6 +196,8 @@ impl Timetable {
         self.in_flight = self.in_flight.saturating_sub(1);
         match outcome {
             Outcome::Unreachable | Outcome::Timeout => entry.failed_at = Some(ended),
+            // So costly a question has a long interval, and one failure of it is too much to wait that long.
+            Outcome::Unhealthy if entry.role == Role::Inference => entry.failed_at = Some(ended),
             Outcome::Ok | Outcome::Slow | Outcome::Unhealthy | Outcome::Misconfigured => {
                 entry.failed_at = None
             }
@@ -200,6 +206,7 @@ impl Timetable {
         }
         let due = match entry.pace() {
             Pace::Confirm => ended + entry.confirm_interval(),
+            Pace::Follow => ended + entry.pause_after(outcome),
             // Start to start; a probe that outlasted its interval is followed at once.
             Pace::Recover | Pace::Steady => entry.grid_after(started).max(ended),
         };
@@ -208,7 +215,7 @@ impl Timetable {
     }
 
     fn update(&mut self, key: &InstanceKey, target: &Arc<Target>, now: MonoTime, gone: &mut Vec<SlotId>) {
-        for role in ROLES {
+        for role in Role::ALL {
             let slot = self.slots.get(&(key.clone(), role)).copied();
             let asked = check_asked(target, role).is_some();
             if let Some(slot) = slot {
@@ -236,7 +243,7 @@ impl Timetable {
         {
             let next = match (pace, entry.failed_at) {
                 (Pace::Confirm, Some(failed_at)) => failed_at + entry.confirm_interval(),
-                (Pace::Confirm | Pace::Recover | Pace::Steady, _) => entry.grid_after(now),
+                (Pace::Confirm | Pace::Recover | Pace::Steady | Pace::Follow, _) => entry.grid_after(now),
             };
             entry.turn = Turn::Waiting { due: next };
             self.queue.remove(&(due, slot));
@@ -256,7 +263,13 @@ impl Timetable {
             failed_at: None,
             skipped: false,
         };
-        let due = entry.grid_after(now);
+        let due = match (role, target.phase) {
+            (Role::Warmup, _) => now,
+            (Role::Inference, Phase::Out) => {
+                entry.grid_after(now).min(now + entry.part_of(FIRST_INFERENCE_WITHIN))
+            }
+            _ => entry.grid_after(now),
+        };
         entry.turn = Turn::Waiting { due };
         self.queue.insert((due, slot));
         self.entries.insert(slot, entry);
@@ -264,7 +277,7 @@ impl Timetable {
     }
 
     fn remove_all(&mut self, key: &InstanceKey, gone: &mut Vec<SlotId>) {
-        for role in ROLES {
+        for role in Role::ALL {
             self.remove(key, role, gone);
         }
     }
@@ -296,7 +309,8 @@ impl Entry {
 
     fn pace(&self) -> Pace {
         match (self.target.phase, self.failed_at) {
-            (Phase::Starting | Phase::Out, _) => Pace::Recover,
+            _ if self.role == Role::Warmup => Pace::Follow,
+            (Phase::Starting | Phase::Unready | Phase::Warming | Phase::Out, _) => Pace::Recover,
             (Phase::Serving, None) => Pace::Steady,
             (Phase::Serving, Some(_)) => Pace::Confirm,
         }
@@ -305,7 +319,7 @@ impl Entry {
     fn interval(&self) -> Duration {
         let interval = self.check().map_or(MIN_INTERVAL, |check| match self.pace() {
             Pace::Recover => check.recover_interval,
-            Pace::Steady | Pace::Confirm => check.interval,
+            Pace::Steady | Pace::Confirm | Pace::Follow => check.interval,
         });
         interval.max(MIN_INTERVAL)
     }
@@ -314,10 +328,25 @@ impl Entry {
         self.check().map_or(MIN_INTERVAL, |check| check.confirm_interval).max(MIN_INTERVAL)
     }
 
+    /// The pause before the next prompt of a warm-up.
+    fn pause_after(&self, outcome: Outcome) -> Duration {
+        let pause = self.check().map_or(MIN_INTERVAL, |check| match outcome {
+            Outcome::Ok => check.interval,
+            _ => check.recover_interval,
+        });
+        pause.max(MIN_INTERVAL)
+    }
+
+    /// The place, as a part of `width`.
+    fn part_of(&self, width: Duration) -> Duration {
+        let part = (u128::from(self.place) * width.as_nanos()) >> 64;
+        Duration::from_nanos(u64::try_from(part).unwrap_or(u64::MAX))
+    }
+
     /// The first moment of the grid after `after`.
     fn grid_after(&self, after: MonoTime) -> MonoTime {
         let width = self.interval().as_nanos();
-        let first = (u128::from(self.place) * width) >> 64;
+        let first = self.part_of(self.interval()).as_nanos();
         let after = after.since_start().as_nanos();
         let steps = after.checked_sub(first).map_or(0, |past| past / width + 1);
         let at = first + steps * width;
@@ -327,7 +356,7 @@ impl Entry {
     /// True if a whole interval went by while nothing but this process' own pause was in the way.
     fn was_missed(&self, due: MonoTime, level_at: MonoTime) -> bool {
         match self.pace() {
-            Pace::Confirm => false,
+            Pace::Confirm | Pace::Follow => false,
             Pace::Recover | Pace::Steady => !self.skipped && due + self.interval() <= level_at,
         }
     }
@@ -344,15 +373,16 @@ impl Entry {
 
 /// The check of `role`, if `target` is to be asked it in its phase.
 fn check_asked(target: &Target, role: Role) -> Option<&Check> {
-    match (target.phase, role) {
-        (Phase::Starting, Role::Startup) => target.checks.startup.as_ref(),
-        // Nothing gates it: it is out, not starting.
-        (Phase::Starting, Role::Readiness) => {
-            target.checks.startup.is_none().then_some(&target.checks.readiness)
-        }
-        (Phase::Out | Phase::Serving, Role::Startup) => None,
-        (Phase::Out | Phase::Serving, Role::Readiness) => Some(&target.checks.readiness),
-    }
+    let checks = &target.checks;
+    let asked = match target.phase {
+        // Where nothing gates it, it is unready, not starting.
+        Phase::Starting if checks.startup.is_none() => role == Role::Readiness,
+        Phase::Starting => role == Role::Startup,
+        Phase::Unready => role == Role::Readiness,
+        Phase::Warming => matches!(role, Role::Readiness | Role::Warmup),
+        Phase::Out | Phase::Serving => matches!(role, Role::Readiness | Role::Inference),
+    };
+    checks.get(role).filter(|_| asked)
 }
 
 /// Where on its grid an entry is: the same in every process with the same seed, evenly spread over all names.

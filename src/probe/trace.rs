@@ -56,6 +56,11 @@ pub(super) struct Trace {
     pub(super) stage: Stage,
     pub(super) connect: Option<Duration>,
     pub(super) headers: Option<Duration>,
+    pub(super) first_token: Option<Duration>,
+    pub(super) largest_gap: Option<Duration>,
+    last_token: Option<Duration>,
+    /// The longest silence between two tokens that is no stall.
+    pub(super) gap_budget: Option<Duration>,
     /// False while the question is on a kept connection.
     pub(super) fresh: bool,
     pub(super) retried: bool,
@@ -72,6 +77,10 @@ impl Trace {
             stage: Stage::Connect,
             connect: None,
             headers: None,
+            first_token: None,
+            largest_gap: None,
+            last_token: None,
+            gap_budget: None,
             fresh: true,
             retried: false,
             denied: None,
@@ -109,6 +118,24 @@ impl Trace {
         if verdict.0 != Outcome::Ok {
             self.denied = Some(verdict.clone());
         }
+    }
+
+    /// A token came.
+    pub(super) fn token(&mut self) {
+        let now = self.elapsed();
+        match self.last_token {
+            None => self.first_token = Some(now),
+            Some(last) => self.largest_gap = self.largest_gap.max(Some(now.saturating_sub(last))),
+        }
+        self.last_token = Some(now);
+        self.stage = Stage::Gap;
+    }
+
+    /// What keeps the probe from ending: its stage, but if tokens still flow, that they do not end.
+    pub(super) fn stuck(&self) -> Stage {
+        let silence = self.elapsed().saturating_sub(self.last_token.unwrap_or_default());
+        let stall = self.gap_budget.or(self.largest_gap).unwrap_or_default();
+        if self.stage == Stage::Gap && silence <= stall { Stage::End } else { self.stage }
     }
 }
 

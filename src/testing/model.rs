@@ -64,7 +64,12 @@ pub fn check(role: Role) -> Check {
 
 /// Readiness only, or with a startup check before it.
 pub fn checks(with_startup: bool) -> Checks {
-    Checks { startup: with_startup.then(|| check(Role::Startup)), readiness: check(Role::Readiness) }
+    Checks {
+        startup: with_startup.then(|| check(Role::Startup)),
+        warmup: None,
+        readiness: check(Role::Readiness),
+        inference: None,
+    }
 }
 
 /// The default policy: at most half out, at least one in.
@@ -134,7 +139,7 @@ pub fn observation(
         ended: at(started + took),
         outcome,
         detail: Detail::None,
-        timings: Timings { connect: None, headers: None, total: ms(took) },
+        timings: Timings { total: ms(took), ..Timings::default() },
         fresh: false,
     }
 }

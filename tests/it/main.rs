@@ -3,6 +3,7 @@
 mod admin;
 mod bootstrap;
 mod check;
+mod completions;
 mod envoy;
 mod probe;
 mod sim_envoy;

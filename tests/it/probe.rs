@@ -1,9 +1,10 @@
-//! The prober against fakes that imitate one defect each. Cases 31, 64, 65 and 148 of the case list, and what a probe
+//! The prober against fakes that imitate one defect each. Cases 31, 64, 65 and 148 of the case list, 2, 142 and 143 for completions, and what a probe
 //! must survive: silence at every stage, answers that are too long, broken or none, and its own death.
 
 #![expect(clippy::disallowed_methods, reason = "fakes live in tasks of the test's own runtime")]
 
 mod answers;
+mod completion;
 mod fakes;
 mod keepalive;
 mod leaks;
@@ -59,7 +60,7 @@ fn target(name: &str, address: Address, phase: Phase, readiness: Check) -> Targe
         epoch: Epoch(1),
         address,
         phase,
-        checks: Arc::new(Checks { startup: None, readiness }),
+        checks: Arc::new(Checks { startup: None, warmup: None, readiness, inference: None }),
     }
 }
 
@@ -74,7 +75,7 @@ async fn ask_kept(
     kept: Option<Kept>,
 ) -> (Answer, Option<Kept>) {
     let check = check(CheckKind::Http(kind));
-    probe::ask(Clock::start(), Question { check: &check, address, timeout }, kept).await
+    probe::ask(Clock::start(), Question { check: &check, address, timeout, salt: 1 }, kept).await
 }
 
 async fn ask(address: Address, kind: HttpCheck, timeout: Duration) -> Answer {
@@ -83,5 +84,5 @@ async fn ask(address: Address, kind: HttpCheck, timeout: Duration) -> Answer {
 
 async fn ask_tcp(address: Address, timeout: Duration) -> Answer {
     let check = check(CheckKind::Tcp);
-    probe::ask(Clock::start(), Question { check: &check, address, timeout }, None).await.0
+    probe::ask(Clock::start(), Question { check: &check, address, timeout, salt: 1 }, None).await.0
 }

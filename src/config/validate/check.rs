@@ -2,6 +2,7 @@
 //!
 //! Pure: no I/O. Called for each cluster by `cluster`.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -11,11 +12,14 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery};
 
 use super::super::defaults::{
-    CONFIRM_INTERVAL, HEALTHY_THRESHOLD, INTERVAL, MIN_FAILING_TIMEOUT, MIN_FAILING_UNREACHABLE,
-    STARTUP_HEALTHY_THRESHOLD, Setting, TIMEOUT, UNHEALTHY_THRESHOLD,
+    CONFIRM_INTERVAL, HEALTHY_THRESHOLD, INFERENCE_CONFIRM_INTERVAL, INFERENCE_INTERVAL,
+    INFERENCE_RECOVER_INTERVAL, INFERENCE_TIMEOUT, INFERENCE_UNHEALTHY_THRESHOLD, INTERVAL,
+    MIN_FAILING_TIMEOUT, MIN_FAILING_UNREACHABLE, STARTUP_HEALTHY_THRESHOLD, Setting, TIMEOUT,
+    UNHEALTHY_THRESHOLD,
 };
 use super::super::path::Cursor;
 use super::super::raw::{RawCheck, RawChecks, RawHttp, RawMinFailingTime, RawStatus};
+use super::completion;
 use super::duration::show;
 use super::report::{Invalid, Report};
 use crate::model::{Check, CheckKind, Checks, HttpCheck, HttpProtocol, MinFailingTime, Role};
@@ -43,6 +47,8 @@ pub(super) fn checks(
     let at = at.key("checks");
     let startup =
         raw.startup.as_ref().map(|raw| check(report, &at.key("startup"), raw, Role::Startup)).transpose();
+    let warmup =
+        raw.warmup.as_ref().map(|raw| completion::warmup(report, &at.key("warmup"), raw)).transpose();
     let readiness = match &raw.readiness {
         Some(raw) => check(report, &at.key("readiness"), raw, Role::Readiness),
         None => Err(report.missing(
@@ -51,25 +57,31 @@ pub(super) fn checks(
             "add what decides whether an instance may serve, such as `readiness: { http: { path: /health } }`",
         )),
     };
-    Ok(Arc::new(Checks { startup: startup?, readiness: readiness? }))
+    let inference = raw
+        .inference
+        .as_ref()
+        .map(|raw| check(report, &at.key("inference"), raw, Role::Inference))
+        .transpose();
+    Ok(Arc::new(Checks { startup: startup?, warmup: warmup?, readiness: readiness?, inference: inference? }))
 }
 
 fn check(report: &mut Report<'_>, at: &Cursor<'_>, raw: &RawCheck, role: Role) -> Result<Check, Invalid> {
-    let kind = kind(report, at, raw);
-    let pace = pace(report, at, raw);
+    let kind = kind(report, at, raw, role);
+    let pace = pace(report, at, raw, role);
     let healthy = match role {
         Role::Startup => STARTUP_HEALTHY_THRESHOLD,
-        Role::Readiness => HEALTHY_THRESHOLD,
+        Role::Warmup | Role::Readiness | Role::Inference => HEALTHY_THRESHOLD,
     };
+    let unhealthy = if role == Role::Inference { INFERENCE_UNHEALTHY_THRESHOLD } else { UNHEALTHY_THRESHOLD };
     let healthy = threshold(report, &at.key("healthy_threshold"), raw.healthy_threshold, &healthy);
-    let unhealthy =
-        threshold(report, &at.key("unhealthy_threshold"), raw.unhealthy_threshold, &UNHEALTHY_THRESHOLD);
+    let unhealthy = threshold(report, &at.key("unhealthy_threshold"), raw.unhealthy_threshold, &unhealthy);
     let min_failing_time =
         min_failing_time(report, &at.key("min_failing_time"), raw.min_failing_time.as_ref());
-    let pace = pace?;
+    let (pace, kind) = (pace?, kind?);
+    completion::budgets_within(report, at, &kind, pace.timeout)?;
     Ok(Check {
         role,
-        kind: kind?,
+        kind,
         interval: pace.interval,
         timeout: pace.timeout,
         budget: pace.budget,
@@ -82,19 +94,37 @@ fn check(report: &mut Report<'_>, at: &Cursor<'_>, raw: &RawCheck, role: Role) -
     })
 }
 
-fn kind(report: &mut Report<'_>, at: &Cursor<'_>, raw: &RawCheck) -> Result<CheckKind, Invalid> {
-    match (&raw.tcp, &raw.http) {
-        (Some(_), None) if report.is_lost(&at.key("http")) => Err(Invalid),
-        (None, Some(_)) if report.is_lost(&at.key("tcp")) => Err(Invalid),
-        (Some(_), None) => Ok(CheckKind::Tcp),
-        (None, Some(raw)) => http(report, &at.key("http"), raw).map(CheckKind::Http),
-        (Some(_), Some(_)) => Err(report.fail_key(
-            &at.key("tcp"),
-            format!("`{}` has both `tcp` and `http`", at.name()),
-            "keep one: `http` connects too".into(),
+fn kind(report: &mut Report<'_>, at: &Cursor<'_>, raw: &RawCheck, role: Role) -> Result<CheckKind, Invalid> {
+    const KINDS: [&str; 3] = ["tcp", "http", "openai"];
+    let given: Vec<&str> = KINDS
+        .into_iter()
+        .zip([raw.tcp.is_some(), raw.http.is_some(), raw.openai.is_some()])
+        .filter_map(|(kind, given)| given.then_some(kind))
+        .collect();
+    let is_lost = |kind: &&str| report.is_lost(&at.key(kind));
+    match given[..] {
+        [_] | [] if KINDS.iter().any(is_lost) => Err(Invalid),
+        [kind @ ("tcp" | "http")] if role == Role::Inference => Err(report.fail_key(
+            &at.key(kind),
+            format!("`inference` has `{kind}`, which asks for no completion"),
+            "write `openai: { path: /v1/completions, model: NAME }`, or move it to `readiness`".into(),
         )),
-        (None, None) if report.is_lost(&at.key("tcp")) || report.is_lost(&at.key("http")) => Err(Invalid),
-        (None, None) => Err(report.missing(
+        [_] => match (&raw.http, &raw.openai) {
+            (Some(raw), _) => http(report, &at.key("http"), raw).map(CheckKind::Http),
+            (None, Some(raw)) => completion::openai(report, &at.key("openai"), raw).map(CheckKind::OpenAi),
+            (None, None) => Ok(CheckKind::Tcp),
+        },
+        [first, .., last] => Err(report.fail_key(
+            &at.key(first),
+            format!("`{}` has both `{first}` and `{last}`", at.name()),
+            format!("keep one: `{last}` connects too"),
+        )),
+        [] if role == Role::Inference => Err(report.missing(
+            at,
+            "openai",
+            "say what to ask for: `openai: { path: /v1/completions, model: NAME }`",
+        )),
+        [] => Err(report.missing(
             at,
             "http",
             "say how to ask: `http: { path: /health }`, or `tcp: {}` if a connection is answer enough",
@@ -112,21 +142,58 @@ struct Pace {
     recover_interval: Duration,
 }
 
-fn pace(report: &mut Report<'_>, at: &Cursor<'_>, raw: &RawCheck) -> Result<Pace, Invalid> {
-    let interval = report.duration(&at.key("interval"), raw.interval.as_ref(), &INTERVAL);
+/// What the durations of a role are where they are not given.
+struct Defaults {
+    interval: Setting<Duration>,
+    timeout: Setting<Duration>,
+    confirm_interval: Setting<Duration>,
+    /// `None`: like `interval`.
+    recover_interval: Option<Setting<Duration>>,
+    /// The part of `timeout` that `confirm_timeout` is.
+    confirm_part: u32,
+}
+
+const fn defaults(role: Role) -> Defaults {
+    match role {
+        Role::Startup | Role::Warmup | Role::Readiness => Defaults {
+            interval: INTERVAL,
+            timeout: TIMEOUT,
+            confirm_interval: CONFIRM_INTERVAL,
+            recover_interval: None,
+            confirm_part: 2,
+        },
+        Role::Inference => Defaults {
+            interval: INFERENCE_INTERVAL,
+            timeout: INFERENCE_TIMEOUT,
+            confirm_interval: INFERENCE_CONFIRM_INTERVAL,
+            recover_interval: Some(INFERENCE_RECOVER_INTERVAL),
+            confirm_part: 1,
+        },
+    }
+}
+
+fn pace(report: &mut Report<'_>, at: &Cursor<'_>, raw: &RawCheck, role: Role) -> Result<Pace, Invalid> {
+    let Defaults { interval, timeout, confirm_interval, recover_interval, confirm_part } = defaults(role);
+    let lowered = |setting: Setting<Duration>, bound: Duration| Setting {
+        default: setting.default.min(bound),
+        ..setting
+    };
+    let interval = report.duration(&at.key("interval"), raw.interval.as_ref(), &interval);
     // Where one that bounds others is wrong, the others are compared with nothing.
     let known = interval.unwrap_or(*INTERVAL.limits.end());
-    let setting = Setting { default: TIMEOUT.default.min(known), ..TIMEOUT };
-    let timeout = report.duration(&at.key("timeout"), raw.timeout.as_ref(), &setting);
-    let setting = Setting { default: CONFIRM_INTERVAL.default.min(known), ..CONFIRM_INTERVAL };
+    let timeout = report.duration(&at.key("timeout"), raw.timeout.as_ref(), &lowered(timeout, known));
+    let setting = lowered(confirm_interval, known);
     let confirm_interval =
         report.duration(&at.key("confirm_interval"), raw.confirm_interval.as_ref(), &setting);
-    let setting = Setting { default: known, ..INTERVAL };
+    let setting = match recover_interval {
+        Some(setting) => lowered(setting, known),
+        None => Setting { default: known, ..INTERVAL },
+    };
     let recover_interval =
         report.duration(&at.key("recover_interval"), raw.recover_interval.as_ref(), &setting);
     let known = timeout.unwrap_or(*TIMEOUT.limits.end());
     let least = *TIMEOUT.limits.start();
-    let setting = Setting { default: (known / 2).max(least), ..TIMEOUT };
+    let setting = Setting { default: (known / confirm_part).max(least), ..TIMEOUT };
     let confirm_timeout = report.duration(&at.key("confirm_timeout"), raw.confirm_timeout.as_ref(), &setting);
     let budget = match &raw.budget {
         None if report.is_lost(&at.key("budget")) => Err(Invalid),
@@ -152,7 +219,7 @@ fn pace(report: &mut Report<'_>, at: &Cursor<'_>, raw: &RawCheck) -> Result<Pace
 }
 
 /// Reports `key` if its value is larger than that of `bound`.
-fn at_most(
+pub(super) fn at_most(
     report: &mut Report<'_>,
     at: &Cursor<'_>,
     (key, value): (&str, Option<Duration>),
@@ -168,7 +235,7 @@ fn at_most(
     }
 }
 
-fn threshold(
+pub(super) fn threshold(
     report: &mut Report<'_>,
     at: &Cursor<'_>,
     raw: Option<u64>,
@@ -204,7 +271,7 @@ fn http(report: &mut Report<'_>, at: &Cursor<'_>, raw: &RawHttp) -> Result<HttpC
         HttpProtocol::Http1,
         &[("http1", HttpProtocol::Http1), ("h2c", HttpProtocol::H2c)],
     );
-    let headers = headers(report, &at.key("headers"), raw);
+    let headers = headers(report, &at.key("headers"), raw.headers.as_ref(), &[]);
     let reuse_connection = raw.reuse_connection.unwrap_or(true);
     Ok(HttpCheck {
         path: path?,
@@ -217,7 +284,11 @@ fn http(report: &mut Report<'_>, at: &Cursor<'_>, raw: &RawHttp) -> Result<HttpC
     })
 }
 
-fn path(report: &mut Report<'_>, at: &Cursor<'_>, raw: Option<&String>) -> Result<Arc<str>, Invalid> {
+pub(super) fn path(
+    report: &mut Report<'_>,
+    at: &Cursor<'_>,
+    raw: Option<&String>,
+) -> Result<Arc<str>, Invalid> {
     let Some(text) = raw else {
         return Err(report.missing(at, "path", "write the path to ask for, such as `path: /health`"));
     };
@@ -250,7 +321,11 @@ fn method(report: &mut Report<'_>, at: &Cursor<'_>, raw: Option<&String>) -> Res
     report.choice(at, raw, &Method::GET, &words).cloned()
 }
 
-fn host(report: &mut Report<'_>, at: &Cursor<'_>, raw: Option<&String>) -> Result<Option<Arc<str>>, Invalid> {
+pub(super) fn host(
+    report: &mut Report<'_>,
+    at: &Cursor<'_>,
+    raw: Option<&String>,
+) -> Result<Option<Arc<str>>, Invalid> {
     let Some(text) = raw else { return Ok(None) };
     match text.parse::<Authority>() {
         Ok(parsed) if parsed.as_str() == text && !text.contains('@') => Ok(Some(Arc::from(text.as_str()))),
@@ -300,17 +375,18 @@ fn status_range(text: &str) -> Option<RangeInclusive<u16>> {
     (first <= last).then_some(first..=last)
 }
 
-fn headers(
+pub(super) fn headers(
     report: &mut Report<'_>,
     at: &Cursor<'_>,
-    raw: &RawHttp,
+    raw: Option<&BTreeMap<String, String>>,
+    own: &[HeaderName],
 ) -> Result<Vec<(HeaderName, HeaderValue)>, Invalid> {
     let mut headers: Vec<(HeaderName, HeaderValue)> = Vec::new();
     let mut invalid = false;
-    for (name, value) in raw.headers.iter().flatten() {
+    for (name, value) in raw.into_iter().flatten() {
         let at = at.key(name);
         let result = match (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
-            (Ok(header), _) if OWN_HEADERS.contains(&header) => {
+            (Ok(header), _) if OWN_HEADERS.contains(&header) || own.contains(&header) => {
                 let help = if header == header::HOST { "use the key `host`" } else { "remove it" };
                 Err((format!("the header `{header}` is the prober's own"), help))
             }

@@ -7,6 +7,7 @@
 mod address;
 mod check;
 mod cluster;
+mod completion;
 mod duration;
 mod listener;
 mod report;

@@ -1,3 +1,5 @@
+mod roles;
+
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;
@@ -29,7 +31,12 @@ fn check(role: Role, interval: u64, timeout: u64) -> Check {
 }
 
 fn checks(interval: u64, timeout: u64) -> Arc<Checks> {
-    Arc::new(Checks { startup: None, readiness: check(Role::Readiness, interval, timeout) })
+    Arc::new(Checks {
+        startup: None,
+        warmup: None,
+        readiness: check(Role::Readiness, interval, timeout),
+        inference: None,
+    })
 }
 
 fn target(n: usize, phase: Phase, checks: &Arc<Checks>) -> Arc<Target> {
@@ -245,6 +252,8 @@ fn a_failure_seen_before_the_phase_arrives_is_confirmed_when_it_arrives() {
 fn startup_gates_readiness() {
     let gated = Arc::new(Checks {
         startup: Some(check(Role::Startup, 10_000, 500)),
+        warmup: None,
+        inference: None,
         readiness: check(Role::Readiness, 500, 400),
     });
     let mut run =
@@ -312,7 +321,13 @@ fn the_same_name_has_the_same_place_under_the_same_seed_only() {
 }
 
 fn phases() -> impl Strategy<Value = Phase> {
-    prop_oneof![Just(Phase::Starting), Just(Phase::Out), Just(Phase::Serving)]
+    prop_oneof![
+        Just(Phase::Starting),
+        Just(Phase::Unready),
+        Just(Phase::Warming),
+        Just(Phase::Out),
+        Just(Phase::Serving),
+    ]
 }
 
 fn outcomes() -> impl Strategy<Value = Outcome> {
@@ -337,7 +352,7 @@ proptest! {
         cap in 20_u32..400,
         max_in_flight in 4_usize..20,
     ) {
-        let checks = checks(700, 900);
+        let checks = roles::all(700, 900);
         let limits = Prober { max_in_flight, max_starts_per_second: cap };
         let mut turn = 0;
         let mut run = Run::new(limits, &catalog([]), |start: &Start| {
@@ -357,7 +372,8 @@ proptest! {
             }
             prop_assert!(run.flying.len() <= max_in_flight);
             prop_assert_eq!(run.table.in_flight, run.flying.len());
-            prop_assert_eq!(run.table.len(), phases.len());
+            let asked = |phase: &Phase| if matches!(phase, Phase::Starting | Phase::Unready) { 1 } else { 2 };
+            prop_assert_eq!(run.table.len(), phases.values().map(asked).sum::<usize>());
         }
         let mut busy: HashMap<SlotId, MonoTime> = HashMap::new();
         let mut turn = 0;

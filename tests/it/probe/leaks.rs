@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tidegate::model::{HttpProtocol, Outcome};
+use tidegate::model::{HttpProtocol, Outcome, StageBudgets};
 
 use super::fakes::{Fake, Step, ok, say};
-use super::{MS, PATIENCE, ask, ask_tcp, http};
+use super::{MS, PATIENCE, ask, ask_tcp, completion, http};
+use crate::completions::{Completions, Mode, Step as Part, token};
 
 /// The kernel's table of sockets that lead to one port.
 struct Table {
@@ -83,6 +84,49 @@ async fn a_thousand_stalled_probes_leave_no_socket_and_no_task() {
         eventually("an empty socket table", || table.count() == (0, 0)).await;
     }
     eventually("the fakes' tasks to end", || tasks() == before).await;
+}
+
+/// Resident memory of this process in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse().unwrap()
+}
+
+#[tokio::test]
+async fn ten_thousand_completions_that_stall_leave_nothing() {
+    // Case 2, and after some tokens: status 200, and then silence.
+    let stalls = [
+        Completions::start(Mode::Stream(vec![Part::Hang])).await,
+        Completions::start(Mode::Stream(vec![token(" a"), Part::Raw("data: {\"id\""), Part::Hang])).await,
+    ];
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let tables = stalls.each_ref().map(|stall| Table::of(stall.address.port()));
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = tasks();
+    let mut settled = Vec::new();
+    for round in 0..20_u64 {
+        let probes: FuturesUnordered<_> = (0..500)
+            .map(|n| {
+                let openai = completion::question("/v1/completions", StageBudgets::default());
+                completion::ask(&stalls[(n % 2) as usize], openai, MS(200), round * 500 + n)
+            })
+            .collect();
+        let outcomes: Vec<Outcome> = probes.map(|answer| answer.outcome).collect().await;
+        // Unknown: this machine was too busy to notice a deadline in time.
+        let stalled = |outcome: &Outcome| matches!(outcome, Outcome::Timeout | Outcome::Unknown);
+        assert!(outcomes.iter().all(stalled), "{outcomes:?}");
+        for (stall, table) in stalls.iter().zip(&tables) {
+            assert_eq!(table.count().0, 0, "dropping the probe was all it took");
+            stall.set(stall.mode());
+        }
+        eventually("the fakes' tasks to end", || tasks() == before).await;
+        settled.push((files(), resident()));
+    }
+    let ((files_early, memory_early), (files_late, memory_late)) = (settled[4], settled[19]);
+    // Tests beside this one open files and take memory too.
+    assert!(files_late <= files_early + 100, "{settled:?}");
+    assert!(memory_late <= memory_early + 16 * 1024, "{settled:?}");
 }
 
 #[tokio::test]

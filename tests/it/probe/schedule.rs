@@ -60,7 +60,7 @@ impl Ask for Script {
             ended,
             outcome: if stuck { Outcome::Timeout } else { Outcome::Ok },
             detail: Detail::None,
-            timings: Timings { connect: None, headers: None, total: ended.since(started) },
+            timings: Timings { total: ended.since(started), ..Timings::default() },
             fresh: kept.is_none(),
             retried: false,
         };
