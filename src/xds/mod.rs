@@ -5,8 +5,8 @@
 //!                                                             stream machine ◄── ACK, NACK, subscriptions
 //! ```
 //!
-//! [`stream`] is the protocol, pure: requests and snapshots in, responses out. [`body`] polls it from inside the HTTP/2
-//! response, so that a slow client holds back nobody and nothing is queued for it. [`server`] accepts connections.
+//! [`stream`] is the protocol, pure: requests and snapshots in, responses out. `body` polls it from inside the HTTP/2
+//! response, so that a slow client holds back nobody and nothing is queued for it. `server` accepts connections.
 //! A NACKed version is never sent again to the client that refused it; a stream that stops never sends an emptier
 //! world. No peer's bytes can make it panic. Called by `app`.
 
