@@ -30,6 +30,17 @@ fn of(ids: &[&str]) -> Config {
     config([("c", cluster(ids.iter().zip(9000..).map(|(id, port)| instance(id, port))))])
 }
 
+fn listener_to(cluster: &str) -> Listener {
+    let route = Route {
+        prefix: "/".into(),
+        cluster: cluster_name(cluster),
+        timeout: ms(0),
+        idle_timeout: ms(300_000),
+        num_retries: 2,
+    };
+    Listener { address: "127.0.0.1:8080".parse().unwrap(), routes: vec![route] }
+}
+
 fn decode<M: Message + Default>(resource: &Resource) -> M {
     let mut any = resource.sotw_parts()[1].clone();
     let any = crate::pb::google::protobuf::Any::decode(&mut any).unwrap();
@@ -195,18 +206,8 @@ fn what_does_not_change_is_taken_over_not_encoded_again() {
 
 #[test]
 fn a_listener_waits_until_the_cluster_it_leads_to_can_be_told() {
-    let to = |cluster: &str| Listener {
-        address: "127.0.0.1:8080".parse().unwrap(),
-        routes: vec![Route {
-            prefix: "/".into(),
-            cluster: cluster_name(cluster),
-            timeout: ms(0),
-            idle_timeout: ms(1000),
-            num_retries: 0,
-        }],
-    };
     let with = |clusters: &[&'static str], leads_to: &str| Config {
-        listeners: [(ListenerName::new("in").unwrap(), Arc::new(to(leads_to)))].into(),
+        listeners: [(ListenerName::new("in").unwrap(), Arc::new(listener_to(leads_to)))].into(),
         ..config(clusters.iter().map(|name| (*name, cluster([]))))
     };
     let only_c = plan(1, Standing::Decided, vec![]);
@@ -224,18 +225,8 @@ fn a_listener_waits_until_the_cluster_it_leads_to_can_be_told() {
 
 #[test]
 fn traffic_that_moves_to_a_new_cluster_in_one_reload_stays_until_somebody_there_can_serve() {
-    let to = |cluster: &str| Listener {
-        address: "127.0.0.1:8080".parse().unwrap(),
-        routes: vec![Route {
-            prefix: "/".into(),
-            cluster: cluster_name(cluster),
-            timeout: ms(0),
-            idle_timeout: ms(1000),
-            num_retries: 0,
-        }],
-    };
     let only = |name: &'static str| Config {
-        listeners: [(ListenerName::new("in").unwrap(), Arc::new(to(name)))].into(),
+        listeners: [(ListenerName::new("in").unwrap(), Arc::new(listener_to(name)))].into(),
         ..config([(name, cluster([]))])
     };
     let plan_of = |name: &str, generation, standing| {
@@ -260,17 +251,7 @@ fn traffic_that_moves_to_a_new_cluster_in_one_reload_stays_until_somebody_there_
 
 #[test]
 fn a_route_has_no_total_timeout_and_retries_only_what_never_arrived() {
-    let listener = Listener {
-        address: "127.0.0.1:8080".parse().unwrap(),
-        routes: vec![Route {
-            prefix: "/".into(),
-            cluster: cluster_name("c"),
-            timeout: ms(0),
-            idle_timeout: ms(300_000),
-            num_retries: 2,
-        }],
-    };
-    let listeners: BTreeMap<_, _> = [(ListenerName::new("in").unwrap(), Arc::new(listener))].into();
+    let listeners: BTreeMap<_, _> = [(ListenerName::new("in").unwrap(), Arc::new(listener_to("c")))].into();
     let config = Config { listeners, ..of(&["a"]) };
     let snapshot =
         Snapshot::default().update(&config, &plan(1, Standing::Decided, vec![entry("a", 1, Serve::Healthy)]));
