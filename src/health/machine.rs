@@ -123,7 +123,12 @@ impl InstanceHealth {
                     Some((Outcome::Slow, detail)) => Reason::Slow(role, detail.clone()),
                     Some(_) | None => Reason::Slow(role, Detail::None),
                 },
-                None => Reason::Passing,
+                None => match self.inference.last() {
+                    Some((Outcome::Ok, detail @ Detail::AtOnce)) => {
+                        Reason::Noted(Role::Inference, detail.clone())
+                    }
+                    Some(_) | None => Reason::Passing,
+                },
             },
             State::Ejected { role, outcome, detail, .. } => Reason::Failing(*role, *outcome, detail.clone()),
         }

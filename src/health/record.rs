@@ -140,6 +140,7 @@ impl CheckRecord {
             Detail::None
             | Detail::Stuck(_)
             | Detail::Late(_)
+            | Detail::AtOnce
             | Detail::Io(..)
             | Detail::Protocol(_)
             | Detail::InBand(_) => false,

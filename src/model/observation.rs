@@ -128,6 +128,9 @@ pub enum Detail {
     Stuck(Stage),
     /// The stage that ended in time, but over its own budget.
     Late(Stage),
+    /// All tokens of a completion came in one piece: something on the way collects the stream, so that its stages
+    /// say nothing.
+    AtOnce,
     /// An operating-system error in a stage, in its own words.
     Io(Stage, Arc<str>),
     /// The peer's answer broke its protocol, or was too large.
@@ -148,6 +151,9 @@ impl fmt::Display for Detail {
             Self::Io(stage, error) => write!(f, "{stage}: {error}"),
             Self::Late(Stage::End) => f.write_str("the whole answer over its budget"),
             Self::Late(stage) => write!(f, "{stage} over its budget"),
+            Self::AtOnce => {
+                f.write_str("not streaming: all tokens came at once, something on the way collects them")
+            }
             Self::Protocol(what) => f.write_str(what),
             Self::InBand(what) => write!(f, "error in the stream: {what}"),
         }

@@ -47,6 +47,8 @@ pub enum Reason {
     },
     /// All checks pass.
     Passing,
+    /// Serving, all checks pass, and one of them has something to say all the same.
+    Noted(Role, Detail),
     /// Answers, but over its budget.
     Slow(Role, Detail),
     /// A check is critical.
@@ -73,6 +75,7 @@ impl fmt::Display for Reason {
                 write!(f, "warming up, prompts answered: {answered}, the last {in_time} of them in time")
             }
             Self::Passing => f.write_str("all checks pass"),
+            Self::Noted(role, detail) => write!(f, "all checks pass; {role}: {detail}"),
             Self::Slow(role, detail) => evidence(f, role, Outcome::Slow, detail),
             Self::Failing(role, outcome, detail) => evidence(f, role, *outcome, detail),
             Self::Drained(why) if why.is_empty() => f.write_str("drained by an operator"),

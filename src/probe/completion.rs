@@ -41,6 +41,8 @@ pub(crate) enum Complaint {
     Foreign,
     #[error("the stream finished with {0}")]
     Aborted(String),
+    #[error("the answer calls itself an event stream, and has no event: {0}")]
+    NoEvent(String),
     #[error("the stream ended without a token")]
     NoToken,
     #[error("the stream ended before the completion did")]
@@ -52,9 +54,12 @@ impl Complaint {
     pub(crate) fn verdict(self) -> Verdict {
         let detail = match self {
             Self::InBand(text) => Detail::InBand(Arc::from(text)),
-            Self::NoChunk(_) | Self::Foreign | Self::Aborted(_) | Self::NoToken | Self::NoFinish => {
-                Detail::Protocol(Arc::from(self.to_string()))
-            }
+            Self::NoChunk(_)
+            | Self::NoEvent(_)
+            | Self::Foreign
+            | Self::Aborted(_)
+            | Self::NoToken
+            | Self::NoFinish => Detail::Protocol(Arc::from(self.to_string())),
         };
         (Outcome::Unhealthy, detail)
     }
@@ -74,7 +79,7 @@ impl Completion {
     pub(crate) fn take(&mut self, item: &Item) -> Result<Heard, Complaint> {
         let Item::Event { kind, data } = item else { return Ok(Heard::default()) };
         if kind == "error" {
-            return Err(Complaint::InBand(bounded(data)));
+            return Err(Complaint::InBand(words_of(data)));
         }
         if data.trim() == DONE {
             return self.end().map(|()| Heard { done: true, ..Heard::default() });
@@ -125,6 +130,26 @@ impl Completion {
             (Some(_) | None, _) => Ok(()),
         }
     }
+}
+
+/// An answer that called itself an event stream and had no event in it, by its first bytes: some servers and proxies
+/// put an error, as JSON or as a page, where the stream should be.
+pub(crate) fn no_event(opening: &[u8]) -> Complaint {
+    let text = String::from_utf8_lossy(opening);
+    let error = serde_json::from_str(&text).ok().as_ref().and_then(error_of);
+    match error {
+        Some(error) => Complaint::InBand(error),
+        None if text.trim().is_empty() => Complaint::NoToken,
+        None => Complaint::NoEvent(bounded(&text)),
+    }
+}
+
+/// What an event of type `error` says: JSON like any other error, or plain words.
+fn words_of(data: &str) -> String {
+    let error = serde_json::from_str::<Value>(data).ok();
+    let message =
+        error.as_ref().and_then(|e| error_of(e).or_else(|| Some(bounded(e.get("message")?.as_str()?))));
+    message.unwrap_or_else(|| bounded(data))
 }
 
 /// The error that a chunk is, in words: `{"error": …}`, or vLLM's older `{"object": "error", "message": …}`.
@@ -238,13 +263,29 @@ mod tests {
         assert_eq!(said(r#"{"error":"EngineCore died","error_type":"generation"}"#), died);
         assert_eq!(said(r#"{"object":"error","message":"EngineCore died","code":500}"#), died);
         assert_eq!(said(r#"{"error":{"code":500}}"#), Complaint::InBand(r#"{"code":500}"#.into()));
+        assert_eq!(said(r#"{"error":{"message":"EngineCore died","code":null}}"#), died);
         assert!(hear(&[r#"{"error":null,"choices":[]}"#]).is_ok());
+        for data in ["EngineCore died", r#"{"message":"EngineCore died"}"#, r#"{"error":"EngineCore died"}"#]
+        {
+            let typed = Item::Event { kind: "error".into(), data: data.into() };
+            assert_eq!(Completion::default().take(&typed), Err(died.clone()), "{data}");
+        }
         let typed = Item::Event { kind: "error".into(), data: "gone\n".into() };
         assert_eq!(Completion::default().take(&typed), Err(Complaint::InBand("gone".into())));
         let Complaint::InBand(long) = said(&format!(r#"{{"error":"{}\u0007"}}"#, "é".repeat(10_000))) else {
             panic!()
         };
         assert_eq!(long.chars().count(), MAX_REPEATED + 1);
+    }
+
+    #[test]
+    fn an_answer_without_events_is_told_by_its_first_bytes() {
+        let error = br#"{"error":{"message":"model not loaded","code":null}}"#;
+        assert_eq!(no_event(error), Complaint::InBand("model not loaded".into()));
+        let whole = r#"{"id":"a","choices":[{"text":"x","finish_reason":"stop"}]}"#;
+        assert_eq!(no_event(whole.as_bytes()), Complaint::NoEvent(whole.into()));
+        assert_eq!(no_event(b"<html>\xff"), Complaint::NoEvent("<html>\u{fffd}".into()));
+        assert_eq!(no_event(b"\n\n"), Complaint::NoToken);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::json;
 
-use super::completion::Completion;
+use super::completion::{Completion, no_event};
 use super::dial::dial;
 use super::exchange::judge;
 use super::http::AGENT;
@@ -25,6 +25,9 @@ use crate::model::{Address, Detail, OpenAiCheck, Outcome, Role, Stage, StageBudg
 
 /// Longest stream read. The most tokens that a config may ask for have less than half of it.
 const MAX_STREAM_BYTES: usize = 768 * 1024;
+
+/// So much is looked at of an answer that has no event.
+const OPENING_BYTES: usize = 1024;
 
 /// Says what a request is for, so that servers and proxies can tell probes from users.
 const PROBE: HeaderName = HeaderName::from_static("x-tidegate-probe");
@@ -66,6 +69,9 @@ pub(super) async fn put(check: &OpenAiCheck, asked: Asked, trace: &mut Trace) ->
         if let Some(stage) = over_budget(trace, &check.budgets) {
             return Ok((Outcome::Slow, Detail::Late(stage)));
         }
+        if trace.came_at_once() {
+            return Ok((Outcome::Ok, Detail::AtOnce));
+        }
     }
     Ok(heard)
 }
@@ -75,13 +81,20 @@ async fn listen(line: &mut Http1, body: &mut Incoming, trace: &mut Trace) -> Res
     let protocol = |what: String| Failure::Protocol(Arc::from(what));
     let (mut decoder, mut completion) = (SseDecoder::new(), Completion::default());
     let (mut items, mut read) = (Vec::new(), 0);
+    // The first bytes, as long as there is no event: they may say what the answer is instead.
+    let mut opening = Some(Vec::new());
     while let Some(data) = line.frame(body).await? {
         read += data.len();
         if read > MAX_STREAM_BYTES {
             return Err(protocol(format!("the stream has more than {MAX_STREAM_BYTES} bytes")));
         }
+        if let Some(opening) = &mut opening {
+            let room = OPENING_BYTES.saturating_sub(opening.len());
+            opening.extend(data.iter().take(room));
+        }
         decoder.feed(&data, &mut items).map_err(|error| protocol(error.to_string()))?;
         for item in items.drain(..) {
+            opening = None;
             let heard = match completion.take(&item) {
                 Ok(heard) => heard,
                 Err(complaint) => return Ok(complaint.verdict()),
@@ -99,9 +112,10 @@ async fn listen(line: &mut Http1, body: &mut Incoming, trace: &mut Trace) -> Res
         }
     }
     line.answered();
-    Ok(match completion.end_of_body() {
-        Ok(()) => (Outcome::Ok, Detail::Status(200)),
-        Err(complaint) => complaint.verdict(),
+    Ok(match (opening, completion.end_of_body()) {
+        (Some(opening), _) => no_event(&opening).verdict(),
+        (None, Ok(())) => (Outcome::Ok, Detail::Status(200)),
+        (None, Err(complaint)) => complaint.verdict(),
     })
 }
 

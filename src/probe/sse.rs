@@ -153,6 +153,25 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_is_the_same_byte_by_byte_as_at_once() {
+        // Case 137: CR LF, CR alone, no space after the colon, and characters of several bytes.
+        let corpus = [
+            ("data: {\"text\":\" a\"}\n\ndata: [DONE]\n\n", vec!["{\"text\":\" a\"}", "[DONE]"]),
+            ("data: a\r\n\r\ndata: b\r\n\r\n", vec!["a", "b"]),
+            ("data: a\r\rdata: b\r\r", vec!["a", "b"]),
+            ("data:a\n\ndata:b\r\n\r\n", vec!["a", "b"]),
+            ("data: \u{e4}\u{20ac}\u{1f600}\n\n", vec!["\u{e4}\u{20ac}\u{1f600}"]),
+            ("data: a\r\n\n\rdata: b\n\r\n", vec!["a", "b"]),
+        ];
+        for (text, expected) in corpus {
+            let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+            let expected: Vec<Item> = expected.into_iter().map(message).collect();
+            assert_eq!(decode(&bytes), expected, "{text:?} byte by byte");
+            assert_eq!(decode(&[text.as_bytes()]), expected, "{text:?} at once");
+        }
+    }
+
+    #[test]
     fn a_byte_order_mark_is_dropped_at_the_beginning_only() {
         assert_eq!(decode(&[b"\xEF\xBB", b"\xBFdata: a\n\n\xEF\xBB\xBFdata: b\n\n"]), [message("a")]);
     }

@@ -15,6 +15,12 @@ const NO_DESCRIPTORS: [i32; 2] = [24, 23];
 /// `ENOBUFS`.
 const NO_BUFFERS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
 
+/// So many tokens (fewer can come together by chance), so close together, after so long a wait: 5,000 in a second is
+/// more than any model generates for one prompt that it has to be waited for.
+const AT_ONCE_TOKENS: u32 = 4;
+const AT_ONCE_PER_TOKEN: Duration = Duration::from_micros(200);
+const AT_ONCE_WAIT: Duration = Duration::from_millis(50);
+
 /// An outcome with its evidence.
 pub(super) type Verdict = (Outcome, Detail);
 
@@ -59,6 +65,7 @@ pub(super) struct Trace {
     pub(super) first_token: Option<Duration>,
     pub(super) largest_gap: Option<Duration>,
     last_token: Option<Duration>,
+    tokens: u32,
     /// The longest silence between two tokens that is no stall.
     pub(super) gap_budget: Option<Duration>,
     /// False while the question is on a kept connection.
@@ -80,6 +87,7 @@ impl Trace {
             first_token: None,
             largest_gap: None,
             last_token: None,
+            tokens: 0,
             gap_budget: None,
             fresh: true,
             retried: false,
@@ -128,7 +136,19 @@ impl Trace {
             Some(last) => self.largest_gap = self.largest_gap.max(Some(now.saturating_sub(last))),
         }
         self.last_token = Some(now);
+        self.tokens = self.tokens.saturating_add(1);
         self.stage = Stage::Gap;
+    }
+
+    /// True if all tokens came in one piece after a wait: something on the way collects the stream, and the time to
+    /// the first token is the time to the last. Nobody generates a token in so short a time, and an engine whose
+    /// whole answer takes no time is not waited for.
+    pub(super) fn came_at_once(&self) -> bool {
+        let (Some(first), Some(last)) = (self.first_token, self.last_token) else { return false };
+        let took = last.saturating_sub(first);
+        self.tokens >= AT_ONCE_TOKENS
+            && took <= AT_ONCE_PER_TOKEN * (self.tokens - 1)
+            && first >= AT_ONCE_WAIT
     }
 
     /// What keeps the probe from ending: its stage, but if tokens still flow, that they do not end.

@@ -1,5 +1,6 @@
-//! The prober against fakes that imitate one defect each. Cases 31, 64, 65 and 148 of the case list, 2, 142 and 143 for completions, and what a probe
-//! must survive: silence at every stage, answers that are too long, broken or none, and its own death.
+//! The prober against fakes that imitate one defect each, and what a probe must survive: silence at every stage,
+//! answers that are too long, broken or none, and its own death. Cases 10, 31, 64, 65 and 148 of the case list; 2, 137,
+//! 139, 140, 142 and 143 for completions.
 
 #![expect(clippy::disallowed_methods, reason = "fakes live in tasks of the test's own runtime")]
 

@@ -128,10 +128,22 @@ async fn the_first_token_is_the_first_that_says_something() {
 async fn an_answer_of_status_200_can_be_a_no() {
     let error = r#"{"error":{"message":"EngineCore encountered an issue.","type":"Internal Server Error","code":500}}"#;
     let no = |text: &str| (Outcome::Unhealthy, text.to_owned());
-    // vLLM when its engine dies: the error, `[DONE]`, and a proper end.
+    // Case 139. vLLM when its engine dies: the error, `[DONE]`, and a proper end.
     let in_band = no("error in the stream: EngineCore encountered an issue.");
     assert_eq!(said(vec![event(error), done(), Step::End]).await, in_band);
     assert_eq!(said(vec![token(" a"), token(" b"), event(error), done(), Step::End]).await, in_band);
+    let typed = Step::Raw("event: error\ndata: {\"message\":\"EngineCore encountered an issue.\"}\n\n");
+    assert_eq!(said(vec![token(" a"), typed, done(), Step::End]).await, in_band);
+    let plain = event(r#"{"error":"EngineCore encountered an issue."}"#);
+    assert_eq!(said(vec![plain, Step::End]).await, in_band);
+    // Case 140: an error where the stream should be.
+    let body = Step::Raw(r#"{"error":{"message":"EngineCore encountered an issue.","code":null}}"#);
+    assert_eq!(said(vec![body, Step::End]).await, in_band);
+    let page = Step::Raw("<html>Bad Gateway</html>");
+    assert_eq!(
+        said(vec![page, Step::End]).await,
+        no("the answer calls itself an event stream, and has no event: <html>Bad Gateway</html>")
+    );
     assert_eq!(said(vec![Step::End]).await, no("the stream ended without a token"));
     assert_eq!(
         said(vec![finish(), usage(), done(), Step::End]).await,
@@ -208,6 +220,26 @@ async fn a_stage_over_its_budget_is_slow_if_the_stream_ends() {
         end: Some(PATIENCE),
     };
     assert_eq!(late(well(), wide).await.0, Outcome::Ok);
+}
+
+#[tokio::test]
+async fn a_stream_that_comes_in_one_piece_is_no_stream() {
+    // Case 140: as from a proxy that buffers; the engine took its time for each token.
+    let piece: String = ["a", "b", "c", "d", "e"]
+        .map(|text| format!("data: {{\"choices\":[{{\"text\":\"{text}\"}}]}}\n\n"))
+        .concat();
+    let piece: &'static str = Box::leak(format!("{piece}data: [DONE]\n\n").into_boxed_str());
+    let buffered = vec![Step::Wait(MS(200)), Step::Raw(piece), Step::End];
+    assert_eq!(ask_within(Mode::Stream(buffered), PATIENCE).await.detail, Detail::AtOnce);
+    let paced = ["a", "b", "c", "d", "e"].into_iter().flat_map(|text| [token(text), Step::Wait(MS(20))]);
+    let streamed =
+        std::iter::once(Step::Wait(MS(200))).chain(paced).chain([finish(), done(), Step::End]).collect();
+    assert_eq!(ask_within(Mode::Stream(streamed), PATIENCE).await.detail, Detail::Status(200));
+    // Nobody waits for such an engine.
+    assert_eq!(
+        ask_within(Mode::Stream(vec![Step::Raw(piece), Step::End]), PATIENCE).await.outcome,
+        Outcome::Ok
+    );
 }
 
 #[tokio::test]

@@ -8,9 +8,10 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use tidegate::clock::Clock;
 use tidegate::config::Prober;
+use tidegate::health::{InstanceHealth, State};
 use tidegate::model::{
-    Address, Catalog, CheckKind, Detail, HttpProtocol, MonoTime, Observation, Outcome, Phase, Role, Target,
-    Timings,
+    Address, Catalog, Check, CheckKind, Checks, Detail, HttpProtocol, MonoTime, Observation, Outcome, Phase,
+    Role, Target, Timings,
 };
 use tidegate::probe::{Answer, Ask, Metrics, ProberCtx, run, run_with};
 use tokio::sync::{mpsc, watch};
@@ -53,12 +54,17 @@ impl Ask for Script {
         let _flying = Flying(Arc::clone(&self.flying));
         let started = self.clock.now();
         let stuck = target.key.id.as_str().starts_with("hole");
+        let broken = target.key.id.as_str().starts_with("broken");
         tokio::time::sleep(if stuck { timeout } else { MS(3) }).await;
         let ended = self.clock.now();
         let answer = Answer {
             started,
             ended,
-            outcome: if stuck { Outcome::Timeout } else { Outcome::Ok },
+            outcome: match (stuck, broken) {
+                (true, _) => Outcome::Timeout,
+                (false, true) => Outcome::Unhealthy,
+                (false, false) => Outcome::Ok,
+            },
             detail: Detail::None,
             timings: Timings { total: ended.since(started), ..Timings::default() },
             fresh: kept.is_none(),
@@ -298,4 +304,49 @@ async fn over_real_sockets_the_dead_are_told_from_the_living() {
     assert_eq!(seen["good"].iter().filter(|o| o.fresh).count(), 1);
     assert!(seen["silent"].iter().all(|o| o.fresh));
     assert_eq!(good.connections(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_fails_at_once_is_out_before_one_that_fails_late() {
+    // Case 10: what answers an error in no time draws more users than any other.
+    let inference = Check {
+        role: Role::Inference,
+        interval: MS(30_000),
+        timeout: MS(10_000),
+        unhealthy_threshold: 2.try_into().unwrap(),
+        confirm_interval: MS(5_000),
+        confirm_timeout: MS(10_000),
+        ..check(CheckKind::Tcp)
+    };
+    let checks = Arc::new(Checks {
+        startup: None,
+        warmup: None,
+        readiness: check(CheckKind::Tcp),
+        inference: Some(inference),
+    });
+    let address = "127.0.0.1:9".parse().unwrap();
+    let targets = ["broken", "hole"].map(|name| Target {
+        checks: Arc::clone(&checks),
+        ..target(name, address, Phase::Serving, check(CheckKind::Tcp))
+    });
+    let mut prober = Running::start(catalog(targets), LIMITS, 1_000);
+    let seen = prober.until(at(120_000)).await;
+    let ejected_after = |name: &str| {
+        let mut mine =
+            seen.iter().filter(|o| o.key.id.as_str() == name && o.role == Role::Inference).peekable();
+        let began = mine.peek().unwrap().started;
+        let mut health = InstanceHealth::new(&checks, true);
+        for role in [Role::Readiness, Role::Inference] {
+            health.step(&Observation { role, outcome: Outcome::Ok, ..seen[0].clone() }, &checks);
+        }
+        assert_eq!(health.state(), &State::Serving);
+        mine.find_map(|o| {
+            health.step(o, &checks);
+            matches!(health.state(), State::Ejected { .. }).then(|| o.ended.since(began))
+        })
+        .unwrap()
+    };
+    assert_eq!(ejected_after("broken"), MS(5_006));
+    assert_eq!(ejected_after("hole"), MS(25_000));
+    prober.cancel.cancel();
 }

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use tidegate::clock::Clock;
 use tidegate::model::{Plan, Serve};
 use tidegate::testing::app::TestApp;
 use tidegate::testing::eventually::eventually;
-use tidegate::testing::setup::Setup;
+use tidegate::testing::load::{Load, Traffic};
+use tidegate::testing::setup::{Setup, free_address};
+use tidegate::testing::sim_envoy::Wire;
 
+use super::{envoy, wait_hosts, wait_more};
 use crate::completions::{Asked, Completions, Mode, Step, after, token, well};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -121,5 +125,77 @@ async fn an_instance_that_generates_slowly_keeps_a_part_of_its_weight() {
     })
     .await
     .unwrap();
+    app.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_instance_that_fails_in_no_time_draws_users_only_until_it_is_out() {
+    // Case 10: to least-request, one that answers an error at once is the least busy.
+    let mut fakes = Vec::new();
+    for _ in 0..4 {
+        fakes.push(Completions::start(Mode::Stream(after(MS(50)))).await);
+    }
+    let listener = free_address();
+    let setup =
+        setup(&fakes.iter().collect::<Vec<_>>(), &[READY, INFERENCE]).listener("ingress", listener, "llm");
+    let app = TestApp::start(&setup).await.unwrap();
+    let envoy = envoy(app.xds(), Wire::Delta).await;
+    let hosts = |bad| {
+        let health = move |n| if bad == Some(n) { "UNHEALTHY" } else { "HEALTHY" };
+        fakes.iter().enumerate().map(|(n, fake)| (fake.address, health(n))).collect::<Vec<_>>()
+    };
+    wait_hosts(envoy.admin(), "llm", &hosts(None)).await;
+    let load =
+        Load { workers: 8, interval: Duration::ZERO, path: "/v1/completions".into(), ..Load::new(listener) };
+    let mut traffic = Traffic::start(load, Clock::start());
+    wait_more(&mut traffic, 40).await;
+    let began = traffic.so_far().len();
+    fakes[1].set(Mode::Refuse(500, "{}"));
+    wait_hosts(envoy.admin(), "llm", &hosts(Some(1))).await;
+    let out = traffic.so_far().len();
+    // Envoy's admin shows it before all its workers know, and each request may have been under way.
+    wait_more(&mut traffic, 40).await;
+    let known = traffic.so_far().len();
+    wait_more(&mut traffic, 80).await;
+    let weight = |plan: &Plan| plan.clusters.values().flat_map(|c| &c.entries).map(|e| e.weight.get()).max();
+    assert_eq!(weight(&app.plan.borrow().clone()), Some(100), "its quick answers earn it no weight");
+    let sent = traffic.stop().await;
+    let failed =
+        |part: &[_]| part.iter().filter(|sent: &&tidegate::testing::load::Sent| !sent.is_ok()).count();
+    let lost = failed(&sent[began..out]);
+    assert!(lost > (out - began) / 4, "more than its share of {} requests, {lost}", out - began);
+    assert_eq!(failed(&sent[known..]), 0);
+    assert_eq!(failed(&sent[..began]), 0);
+    app.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_instance_that_runs_and_is_not_ready_never_sees_a_user() {
+    // Case 50 as far as it is ours: it is registered, its process runs, it even says so, and that is not enough.
+    // (What a source says of readiness is the sources' own test.)
+    let good = Completions::start(Mode::Stream(well())).await;
+    let unready = Completions::start(Mode::Refuse(503, r#"{"error":{"message":"Loading model"}}"#)).await;
+    let garbled = Completions::start(Mode::Stream(vec![Step::Raw("<html>not yet</html>"), Step::End])).await;
+    let listener = free_address();
+    let setup = |fakes: &[_]| setup(fakes, &[READY, INFERENCE]).listener("ingress", listener, "llm");
+    let app = TestApp::start(&setup(&[&good])).await.unwrap();
+    let envoy = envoy(app.xds(), Wire::Delta).await;
+    wait_hosts(envoy.admin(), "llm", &[(good.address, "HEALTHY")]).await;
+    app.reload(&setup(&[&good, &unready, &garbled])).await.unwrap();
+    wait_hosts(envoy.admin(), "llm", &[(good.address, "HEALTHY")]).await;
+    let mut traffic = Traffic::start(Load::new(listener), Clock::start());
+    eventually("many inferences", async || {
+        let asked = [&unready, &garbled].map(|fake| fake.asked().len());
+        if asked.iter().all(|asked| *asked > 8) { Ok(()) } else { Err(format!("{asked:?}")) }
+    })
+    .await
+    .unwrap();
+    wait_more(&mut traffic, 100).await;
+    for sent in traffic.stop().await {
+        assert!(sent.is_ok(), "{sent:?}");
+    }
+    for fake in [&unready, &garbled] {
+        assert!(!roles(&fake.asked()).contains(&"user"), "{:?}", roles(&fake.asked()));
+    }
     app.stop().await.unwrap();
 }
