@@ -70,6 +70,10 @@ pub(super) const MIN_SERVING: Setting<u64> = setting(1, 0, 100_000);
 /// Not 0: a slow instance keeps some traffic, else it would be ejected without anybody deciding so.
 pub(super) const SLOW_WEIGHT: Setting<u64> = setting(25, 1, 100);
 
+pub(super) const RECOVERY_TIME: Setting<Duration> = setting(s(5), s(0), s(3600));
+/// The default is raised to `recovery_time`.
+pub(super) const MAX_RECOVERY_TIME: Setting<Duration> = setting(s(60), s(0), s(3600));
+
 pub(super) const CONNECT_TIMEOUT: Setting<Duration> = setting(s(1), ms(1), s(60));
 const BREAKER: Setting<u64> = setting(100_000, 1, u32::MAX as u64);
 pub(super) const MAX_CONNECTIONS: Setting<u64> = BREAKER;

@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Address, Checks, ClusterName, Instance, InstanceId, ListenerName, Percent};
+use crate::model::{Address, Checks, ClusterName, Damping, Instance, InstanceId, ListenerName, Percent};
 pub use error::{ConfigError, ConfigErrors, MAX_ERRORS, Place};
 pub use path::{Path, Step};
 pub(crate) use yaml::to_yaml;
@@ -82,6 +82,8 @@ pub struct Policy {
     pub min_serving: usize,
     /// Share of its weight that a slow instance keeps.
     pub slow_weight: Percent,
+    /// What one that goes to and fro has to show.
+    pub damping: Damping,
 }
 
 /// The part of Envoy's `Cluster` that is the operator's choice; the rest is fixed (design §4).

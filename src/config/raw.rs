@@ -219,6 +219,10 @@ pub(super) struct RawPolicy {
     pub(super) min_serving: Option<u64>,
     /// What a slow instance keeps of its weight.
     pub(super) slow_weight: Option<u64>,
+    /// How long one that was ejected twice must answer well.
+    pub(super) recovery_time: Option<RawDuration>,
+    /// The most of that.
+    pub(super) max_recovery_time: Option<RawDuration>,
 }
 
 /// `clusters.NAME.envoy`.

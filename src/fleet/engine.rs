@@ -242,7 +242,7 @@ impl Engine {
             return; // about a registration that is no more
         }
         let before = outward(&member.health);
-        member.health.step(seen, &pool.config.checks);
+        member.health.step(seen, &pool.config.checks, pool.config.policy.damping);
         let after = outward(&member.health);
         if after.phase != before.phase {
             turn.retarget(&seen.key.cluster, member, &pool.config, &mut self.catalog);

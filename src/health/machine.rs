@@ -1,8 +1,9 @@
 //! The state machine of one lifetime of one instance.
 
+use super::flaps::Flaps;
 use super::warmth::Warmth;
 use super::{CheckRecord, Status};
-use crate::model::{Check, Checks, Detail, MonoTime, Observation, Outcome, Phase, Reason, Role};
+use crate::model::{Check, Checks, Damping, Detail, MonoTime, Observation, Outcome, Phase, Reason, Role};
 
 /// Where an instance is in its lifetime.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +42,7 @@ pub struct InstanceHealth {
     warmth: Warmth,
     readiness: CheckRecord,
     inference: CheckRecord,
+    flaps: Flaps,
 }
 
 impl InstanceHealth {
@@ -59,6 +61,7 @@ impl InstanceHealth {
             warmth: Warmth::default(),
             readiness: CheckRecord::new(),
             inference: CheckRecord::new(),
+            flaps: Flaps::default(),
         }
     }
 
@@ -101,6 +104,11 @@ impl InstanceHealth {
         self.slow().is_some()
     }
 
+    /// True if the instance is out, and answers well again.
+    pub fn is_recovering(&self) -> bool {
+        matches!(self.state, State::Ejected { .. }) && self.flaps.recovering().is_some()
+    }
+
     fn slow(&self) -> Option<(Role, &CheckRecord)> {
         let checks = [(Role::Inference, &self.inference), (Role::Readiness, &self.readiness)];
         let mut slow = checks.into_iter().filter(|(_, record)| record.status() == Status::Warning);
@@ -130,7 +138,10 @@ impl InstanceHealth {
                     Some(_) | None => Reason::Passing,
                 },
             },
-            State::Ejected { role, outcome, detail, .. } => Reason::Failing(*role, *outcome, detail.clone()),
+            State::Ejected { role, outcome, detail, .. } => match self.flaps.recovering() {
+                Some((ejections, well_for)) => Reason::Recovering { ejections, well_for },
+                None => Reason::Failing(*role, *outcome, detail.clone()),
+            },
         }
     }
 
@@ -161,7 +172,7 @@ impl InstanceHealth {
     }
 
     /// Counts one observation of this lifetime.
-    pub fn step(&mut self, seen: &Observation, checks: &Checks) {
+    pub fn step(&mut self, seen: &Observation, checks: &Checks, damping: Damping) {
         let Some(check) = checks.get(seen.role) else { return };
         self.answered |= matches!(seen.outcome, Outcome::Ok | Outcome::Slow | Outcome::Unhealthy);
         let gated = self.state == State::Starting;
@@ -174,7 +185,7 @@ impl InstanceHealth {
             Role::Readiness => self.count_readiness(seen, check),
             Role::Inference => self.count_inference(seen, check),
         }
-        self.settle(seen, checks);
+        self.settle(seen, checks, damping);
     }
 
     fn count_warmup(&mut self, seen: &Observation, check: &Check, checks: &Checks) {
@@ -207,29 +218,37 @@ impl InstanceHealth {
     }
 
     /// Draws the consequence of what was just counted.
-    fn settle(&mut self, seen: &Observation, checks: &Checks) {
+    fn settle(&mut self, seen: &Observation, checks: &Checks, damping: Damping) {
         let asked = checks.inference.is_some();
         let well = self.readiness.is_well() && (!asked || self.inference.is_well());
         match self.state {
             State::Starting if self.startup.passes() => self.state = State::Warming,
             State::Warming if self.is_admitted(well, checks) => {
-                self.state = State::Serving;
+                self.admit(seen.ended);
                 // A warm-up has shown better than a failed inference before it.
                 self.inference.forgive();
             }
-            State::Ejected { .. } if well => self.state = State::Serving,
+            State::Ejected { .. } if self.flaps.recovers(well, seen.started, seen.ended) => {
+                self.admit(seen.ended);
+            }
             // It was running before us, so others may use it: out it goes, but under the guard like any that served.
             State::Warming
                 if asked && self.is_adopted() && self.readiness.is_well() && self.inference.is_down() =>
             {
-                self.eject(Role::Inference, seen.ended);
+                self.eject(Role::Inference, seen.ended, damping);
             }
-            State::Serving if self.record(seen.role).is_down() => self.eject(seen.role, seen.ended),
+            State::Serving if self.record(seen.role).is_down() => self.eject(seen.role, seen.ended, damping),
             State::Starting | State::Warming | State::Serving | State::Ejected { .. } => {}
         }
     }
 
-    fn eject(&mut self, role: Role, since: MonoTime) {
+    fn admit(&mut self, at: MonoTime) {
+        self.state = State::Serving;
+        self.flaps.admit(at);
+    }
+
+    fn eject(&mut self, role: Role, since: MonoTime, damping: Damping) {
+        self.flaps.eject(since, damping);
         let last = self.record(role).last().cloned();
         let (outcome, detail) = last.unwrap_or((Outcome::Unknown, Detail::None));
         self.state = State::Ejected { since, role, outcome, detail };

@@ -17,8 +17,11 @@
 //! instance that was ready when its cluster was first seen, and so may have been serving before us, can go from Warming
 //! to Ejected, by its inference.
 //!
+//! One that was ejected again soon after its return has to answer well for longer each time (`flaps`).
+//!
 //! `misconfigured` and `unknown` outcomes are about us: they move nothing, break no run and admit nobody.
 
+mod flaps;
 mod machine;
 mod record;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{InstanceHealth, State};
 use crate::model::{Checks, Detail, Epoch, Observation, Outcome, Phase, Role};
-use crate::testing::model::{at, checks, key, ms, observation};
+use crate::testing::model::{at, checks, damping, key, ms, observation};
 
 /// Drives one lifetime: each step starts `gap` ms after the last one ended.
 struct Run {
@@ -27,7 +27,7 @@ impl Run {
         let seen =
             Observation { detail, ..observation(&key("c", "i"), Epoch(1), role, outcome, started, took) };
         self.clock = started + took;
-        self.health.step(&seen, &self.checks);
+        self.health.step(&seen, &self.checks, damping());
         self.health.state()
     }
 
@@ -96,6 +96,40 @@ fn three_explicit_noes_in_a_row_eject_and_two_yeses_bring_back() {
     );
     run.ready(Outcome::Ok);
     assert_eq!(*run.ready(Outcome::Ok), State::Serving);
+}
+
+#[test]
+fn one_that_goes_to_and_fro_must_stay_well_for_longer_each_time() {
+    let mut run = Run::serving();
+    // Down, and up again: the number of good answers, a second apart, that each return took.
+    let mut returns = |calm: usize| {
+        for _ in 0..calm {
+            run.ready(Outcome::Ok);
+        }
+        for _ in 0..3 {
+            run.ready(Outcome::Unhealthy);
+        }
+        (1..100).find(|_| *run.ready(Outcome::Ok) == State::Serving).unwrap()
+    };
+    assert_eq!([0, 5, 5, 5, 5, 5, 5].map(&mut returns), [2, 7, 12, 22, 42, 62, 62]);
+    assert_eq!([60, 5].map(&mut returns), [2, 7], "a calm minute makes up for everything");
+}
+
+#[test]
+fn one_that_toggles_every_second_is_pushed_a_bounded_number_of_times() {
+    // Case 92: for ten minutes, with an admission on every good answer and an ejection on every bad one.
+    let mut checks = checks(false);
+    checks.readiness.healthy_threshold = std::num::NonZeroU32::MIN;
+    checks.readiness.unhealthy_threshold = std::num::NonZeroU32::MIN;
+    let mut run = Run::new(checks, true);
+    let mut moves = 0;
+    for second in 0..600 {
+        let before = run.health.state() == &State::Serving;
+        let outcome = if second % 2 == 0 { Outcome::Ok } else { Outcome::Unhealthy };
+        moves += usize::from((*run.ready(outcome) == State::Serving) != before);
+    }
+    assert!(moves <= 4, "{moves}");
+    assert!(run.health.reason().to_string().contains("unhealthy"), "{}", run.health.reason());
 }
 
 #[test]

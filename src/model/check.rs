@@ -179,3 +179,12 @@ impl Checks {
         }
     }
 }
+
+/// What an instance that was ejected again soon after its return has to show before it serves once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damping {
+    /// How long it must answer well after a second ejection; twice as long after each further one.
+    pub recovery_time: Duration,
+    /// The longest that is asked for. Having served as long makes up for all ejections before.
+    pub max_recovery_time: Duration,
+}

@@ -19,7 +19,8 @@ mod units;
 pub use addr::{Address, Locality};
 pub use catalog::{Catalog, Phase, Target};
 pub use check::{
-    Check, CheckKind, Checks, HttpCheck, HttpProtocol, MinFailingTime, OpenAiCheck, StageBudgets, Warmup,
+    Check, CheckKind, Checks, Damping, HttpCheck, HttpProtocol, MinFailingTime, OpenAiCheck, StageBudgets,
+    Warmup,
 };
 pub use client::{ClientEvent, ClientId};
 pub use event::Event;

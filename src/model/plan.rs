@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Address, ClusterName, Detail, InstanceId, Locality, MonoTime, Outcome, Role, Weight};
 
@@ -45,6 +46,13 @@ pub enum Reason {
         /// Of those, how many of the last ones in a row came within the expected latency.
         in_time: u32,
     },
+    /// Ejected, and answers well again, but not for long enough.
+    Recovering {
+        /// Ejections without a calm time between them.
+        ejections: u32,
+        /// How long it must answer well before it serves.
+        well_for: Duration,
+    },
     /// All checks pass.
     Passing,
     /// Serving, all checks pass, and one of them has something to say all the same.
@@ -74,6 +82,11 @@ impl fmt::Display for Reason {
             Self::Warming { answered, in_time } => {
                 write!(f, "warming up, prompts answered: {answered}, the last {in_time} of them in time")
             }
+            Self::Recovering { ejections, well_for } => write!(
+                f,
+                "all checks pass again; ejected {ejections} times in a row, so it must stay well for {} s",
+                well_for.as_secs_f64()
+            ),
             Self::Passing => f.write_str("all checks pass"),
             Self::Noted(role, detail) => write!(f, "all checks pass; {role}: {detail}"),
             Self::Slow(role, detail) => evidence(f, role, Outcome::Slow, detail),

@@ -13,7 +13,7 @@ use crate::model::{InstanceId, MonoTime, Outcome};
 /// A drain is an operator's word and not held back, but it uses up what may be out.
 ///
 /// Only members that have been admitted count: one that is still starting is neither a loss nor a help. Worst first
-/// (dead, stuck, failing), then the longest out, then by id: raising the cap never ejects fewer, and whoever is out
+/// (dead, stuck, failing, well again but not trusted yet), then the longest out, then by id: raising the cap never ejects fewer, and whoever is out
 /// stays out while nothing worse comes along.
 pub(super) fn held_back(members: &Members, drains: &Drains, policy: &Policy) -> BTreeSet<InstanceId> {
     let is_drained = |member: &&Member| drains.contains_key(&member.instance.id);
@@ -40,7 +40,8 @@ fn is_admitted(member: &Member) -> bool {
 fn rank(member: &Member) -> Option<(Reverse<u8>, MonoTime, &InstanceId)> {
     match member.health.state() {
         State::Ejected { since, outcome, .. } => {
-            Some((Reverse(severity(*outcome)), *since, &member.instance.id))
+            let severity = if member.health.is_recovering() { 0 } else { severity(*outcome) };
+            Some((Reverse(severity), *since, &member.instance.id))
         }
         State::Starting | State::Warming | State::Serving => None,
     }

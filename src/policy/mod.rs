@@ -55,6 +55,8 @@ fn entry(member: &Member, drain: Option<&Arc<str>>, held: bool, policy: &Policy)
         (State::Ejected { .. }, Reason::Failing(role, outcome, detail)) if held => {
             (Serve::Degraded, Reason::Held(role, outcome, detail))
         }
+        // It answers well, so being needed is enough.
+        (State::Ejected { .. }, reason @ Reason::Recovering { .. }) if held => (Serve::Healthy, reason),
         (State::Ejected { .. }, reason) if held => (Serve::Degraded, reason),
         (State::Ejected { .. }, reason) => (Serve::Unhealthy, reason),
     };

@@ -6,7 +6,7 @@ use super::{Drains, Member, Members, decide};
 use crate::config::Policy;
 use crate::health::InstanceHealth;
 use crate::model::{Epoch, Outcome, Percent, Reason, Role, Serve};
-use crate::testing::model::{checks, instance, key, observation, policy};
+use crate::testing::model::{checks, damping, instance, key, observation, policy};
 
 /// What a member of a scene is: serving, still starting, or ejected by an outcome in a given second.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,6 +15,8 @@ enum Is {
     Slow,
     Starting,
     Out(Outcome, u64),
+    /// Ejected for the second time in that second, and well again since.
+    Recovering(u64),
 }
 
 fn members(scene: &[Is]) -> Members {
@@ -27,6 +29,7 @@ fn members(scene: &[Is]) -> Members {
                 health.step(
                     &observation(&key("c", &id), Epoch(1), Role::Readiness, outcome, from + i * 1000, 1),
                     &checks,
+                    damping(),
                 );
             }
         };
@@ -37,6 +40,13 @@ fn members(scene: &[Is]) -> Members {
             Is::Out(outcome, second) => {
                 see(Outcome::Ok, 0, 1);
                 see(outcome, second * 1000, 3);
+            }
+            Is::Recovering(second) => {
+                see(Outcome::Ok, 0, 1);
+                see(Outcome::Unreachable, second * 1000, 3);
+                see(Outcome::Ok, second * 1000 + 3_000, 2);
+                see(Outcome::Unreachable, second * 1000 + 5_000, 3);
+                see(Outcome::Ok, second * 1000 + 8_000, 3);
             }
         }
         let instance = instance(&id, 8000 + u16::try_from(n).unwrap());
@@ -54,6 +64,15 @@ fn with(percent: u8, min_serving: usize) -> Policy {
 }
 
 const DEAD: Is = Is::Out(Outcome::Unreachable, 10);
+
+#[test]
+fn one_that_is_well_again_is_the_first_to_be_needed() {
+    use Serve::{Degraded, Healthy, Unhealthy};
+    let scene = [Is::Recovering(40), DEAD, Is::Serving, Is::Serving];
+    assert_eq!(served(&scene, &with(50, 1)), [Unhealthy, Unhealthy, Healthy, Healthy]);
+    assert_eq!(served(&scene, &with(25, 1)), [Healthy, Unhealthy, Healthy, Healthy], "it answers well");
+    assert_eq!(served(&scene, &with(0, 1)), [Healthy, Degraded, Healthy, Healthy]);
+}
 
 #[test]
 fn the_guard_is_exact_for_one_to_five_instances() {
@@ -138,6 +157,7 @@ fn scenes() -> impl Strategy<Value = Vec<Is>> {
         1 => Just(Is::Slow),
         1 => Just(Is::Starting),
         4 => (outcome, 1u64..50).prop_map(|(o, s)| Is::Out(o, s)),
+        1 => (1u64..50).prop_map(Is::Recovering),
     ];
     proptest::collection::vec(is, 1..50)
 }
@@ -151,13 +171,15 @@ proptest! {
         let admitted = plan.len() - count(Serve::Absent);
         prop_assert!(count(Serve::Unhealthy) <= policy.max_ejected_percent.of(admitted));
         prop_assert!(admitted - count(Serve::Unhealthy) >= floor.min(admitted));
-        let bad = scene.iter().filter(|is| matches!(is, Is::Out(..))).count();
-        prop_assert_eq!(count(Serve::Unhealthy) + count(Serve::Degraded), bad, "who serves is never touched");
+        let serve = scene.iter().filter(|is| matches!(is, Is::Serving | Is::Slow)).count();
+        prop_assert!(count(Serve::Healthy) >= serve, "who serves is never touched");
         for entry in &plan {
             let explained = match entry.serve {
-                Serve::Healthy => matches!(entry.reason, Reason::Passing | Reason::Slow(..)),
+                Serve::Healthy => {
+                    matches!(entry.reason, Reason::Passing | Reason::Slow(..) | Reason::Recovering { .. })
+                }
                 Serve::Degraded => matches!(entry.reason, Reason::Held(..)),
-                Serve::Unhealthy => matches!(entry.reason, Reason::Failing(..)),
+                Serve::Unhealthy => matches!(entry.reason, Reason::Failing(..) | Reason::Recovering { .. }),
                 Serve::Absent => matches!(entry.reason, Reason::Unheard | Reason::NotReady(..)),
                 Serve::Draining => false,
             };

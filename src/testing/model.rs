@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use crate::config::{CircuitBreakers, Cluster, Config, EnvoyCluster, LbPolicy, Listen, Policy, Prober, Xds};
 use crate::model::{
-    Address, Check, CheckKind, Checks, ClusterName, Detail, Epoch, Instance, InstanceId, InstanceKey,
-    Lifetime, Locality, MinFailingTime, MonoTime, Observation, Outcome, Percent, Role, Timings, Weight,
+    Address, Check, CheckKind, Checks, ClusterName, Damping, Detail, Epoch, Instance, InstanceId,
+    InstanceKey, Lifetime, Locality, MinFailingTime, MonoTime, Observation, Outcome, Percent, Role, Timings,
+    Weight,
 };
 
 /// `n` ms.
@@ -78,7 +79,13 @@ pub fn policy() -> Policy {
         max_ejected_percent: Percent::new(50).unwrap(),
         min_serving: 1,
         slow_weight: Percent::new(25).unwrap(),
+        damping: damping(),
     }
+}
+
+/// The default damping.
+pub const fn damping() -> Damping {
+    Damping { recovery_time: ms(5_000), max_recovery_time: ms(60_000) }
 }
 
 /// The default Envoy part of a cluster.

@@ -6,17 +6,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::defaults::{
-    CONNECT_TIMEOUT, MAX_CONNECTIONS, MAX_EJECTED_PERCENT, MAX_PENDING_REQUESTS, MAX_REQUESTS, MAX_RETRIES,
-    MIN_SERVING, SLOW_WEIGHT, Setting,
+    CONNECT_TIMEOUT, MAX_CONNECTIONS, MAX_EJECTED_PERCENT, MAX_PENDING_REQUESTS, MAX_RECOVERY_TIME,
+    MAX_REQUESTS, MAX_RETRIES, MIN_SERVING, RECOVERY_TIME, SLOW_WEIGHT, Setting,
 };
 use super::super::path::Cursor;
 use super::super::raw::{RawAddress, RawCluster, RawEnvoyCluster, RawInstance, RawPolicy};
 use super::super::{CircuitBreakers, Cluster, EnvoyCluster, LbPolicy, Policy};
 use super::address;
 use super::check::checks;
+use super::duration::show;
 use super::report::{Invalid, Report};
 use crate::model::{
-    Address, ClusterName, IdError, Instance, InstanceId, Lifetime, Locality, Percent, Weight,
+    Address, ClusterName, Damping, IdError, Instance, InstanceId, Lifetime, Locality, Percent, Weight,
 };
 
 /// Longest zone, region, label or lifetime, in bytes.
@@ -180,11 +181,34 @@ fn policy(report: &mut Report<'_>, at: &Cursor<'_>, raw: Option<&RawPolicy>) -> 
         number("max_ejected_percent", raw.and_then(|r| r.max_ejected_percent), &MAX_EJECTED_PERCENT);
     let serving = number("min_serving", raw.and_then(|r| r.min_serving), &MIN_SERVING);
     let slow = number("slow_weight", raw.and_then(|r| r.slow_weight), &SLOW_WEIGHT);
+    let damping = damping(report, at, raw);
     Ok(Policy {
         max_ejected_percent: percent(ejected?)?,
         min_serving: serving? as usize,
         slow_weight: percent(slow?)?,
+        damping: damping?,
     })
+}
+
+fn damping(report: &mut Report<'_>, at: &Cursor<'_>, raw: Option<&RawPolicy>) -> Result<Damping, Invalid> {
+    let (time, most) = (at.key("recovery_time"), at.key("max_recovery_time"));
+    let recovery_time = report.duration(&time, raw.and_then(|r| r.recovery_time.as_ref()), &RECOVERY_TIME);
+    let least = recovery_time.unwrap_or_default();
+    let setting = Setting { default: MAX_RECOVERY_TIME.default.max(least), ..MAX_RECOVERY_TIME };
+    let max_recovery_time =
+        report.duration(&most, raw.and_then(|r| r.max_recovery_time.as_ref()), &setting)?;
+    if max_recovery_time < least {
+        return Err(report.fail(
+            &most,
+            format!(
+                "`max_recovery_time` {} is below `recovery_time` {}",
+                show(max_recovery_time),
+                show(least)
+            ),
+            format!("write {} or more, or lower `recovery_time`", show(least)),
+        ));
+    }
+    Ok(Damping { recovery_time: recovery_time?, max_recovery_time })
 }
 
 fn envoy(

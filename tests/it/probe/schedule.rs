@@ -14,6 +14,7 @@ use tidegate::model::{
     Role, Target, Timings,
 };
 use tidegate::probe::{Answer, Ask, Metrics, ProberCtx, run, run_with};
+use tidegate::testing::model::damping;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -337,11 +338,11 @@ async fn an_instance_that_fails_at_once_is_out_before_one_that_fails_late() {
         let began = mine.peek().unwrap().started;
         let mut health = InstanceHealth::new(&checks, true);
         for role in [Role::Readiness, Role::Inference] {
-            health.step(&Observation { role, outcome: Outcome::Ok, ..seen[0].clone() }, &checks);
+            health.step(&Observation { role, outcome: Outcome::Ok, ..seen[0].clone() }, &checks, damping());
         }
         assert_eq!(health.state(), &State::Serving);
         mine.find_map(|o| {
-            health.step(o, &checks);
+            health.step(o, &checks, damping());
             matches!(health.state(), State::Ejected { .. }).then(|| o.ended.since(began))
         })
         .unwrap()
