@@ -19,6 +19,7 @@ pub struct Setup {
     pub health: SocketAddr,
     merge_window: &'static str,
     first_verdict_wait: &'static str,
+    zones: Vec<&'static str>,
     clusters: BTreeMap<String, Pool>,
     listeners: BTreeMap<String, (SocketAddr, String)>,
 }
@@ -37,6 +38,7 @@ impl Default for Setup {
             health: any,
             merge_window: "50ms",
             first_verdict_wait: "15s",
+            zones: vec![""],
             clusters: BTreeMap::new(),
             listeners: BTreeMap::new(),
         }
@@ -97,6 +99,13 @@ impl Setup {
         self
     }
 
+    /// Spreads the instances of each cluster over these zones, in turn.
+    #[must_use]
+    pub fn zones(mut self, zones: &[&'static str]) -> Self {
+        self.zones = zones.to_vec();
+        self
+    }
+
     /// Takes a cluster out.
     #[must_use]
     pub fn without_cluster(mut self, name: &str) -> Self {
@@ -129,8 +138,12 @@ impl Setup {
         let _ = writeln!(out, "xds: {{ merge_window: {merge}, first_verdict_wait: {wait} }}");
         out.push_str(if self.clusters.is_empty() { "clusters: {}\n" } else { "clusters:\n" });
         for (name, pool) in &self.clusters {
-            let instances: Vec<_> =
-                pool.instances.iter().map(|at| format!("i{}: {{ address: \"{at}\" }}", at.port())).collect();
+            let instances: Vec<_> = pool
+                .instances
+                .iter()
+                .zip(self.zones.iter().cycle())
+                .map(|(at, zone)| format!("i{}: {{ address: \"{at}\", zone: \"{zone}\" }}", at.port()))
+                .collect();
             let _ = writeln!(out, "  {name}:\n    instances: {{ {} }}", instances.join(", "));
             if !pool.extra.contains("checks:") {
                 let _ = writeln!(out, "    checks: {CHECKS}");

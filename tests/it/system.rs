@@ -2,6 +2,7 @@
 //!
 //! With the real Envoy where only it can answer, with simulated ones (whose referee watches every message) elsewhere.
 
+mod existing;
 mod inference;
 mod loading;
 mod manners;

@@ -41,11 +41,23 @@ pub struct EnvoyOptions {
     pub log_level: &'static str,
     /// Return only once Envoy is LIVE, which without its control plane takes as long as `initial_fetch_timeout`.
     pub wait_live: bool,
+    /// Hot restart, as (`--base-id`, `--restart-epoch`): the next epoch takes the sockets of the one before over.
+    pub restart: Option<(u32, u32)>,
 }
 
 impl Default for EnvoyOptions {
     fn default() -> Self {
-        Self { concurrency: 2, log_level: "info", wait_live: true }
+        Self { concurrency: 2, log_level: "info", wait_live: true, restart: None }
+    }
+}
+
+impl EnvoyOptions {
+    fn restart_args(&self) -> Vec<String> {
+        let Some((base_id, epoch)) = self.restart else { return vec!["--disable-hot-restart".to_owned()] };
+        // Every answer of the old process asks its client to come back on another connection, from the beginning.
+        let fixed = "--drain-time-s 1 --parent-shutdown-time-s 3 --drain-strategy immediate";
+        let text = format!("--base-id {base_id} --restart-epoch {epoch} {fixed}");
+        text.split(' ').map(str::to_owned).collect()
     }
 }
 
@@ -80,7 +92,8 @@ impl EnvoyProcess {
         let child = Command::new(&binary)
             .arg("--config-path")
             .arg(at("bootstrap.yaml"))
-            .args(["--config-yaml", EPHEMERAL_ADMIN, "--disable-hot-restart"])
+            .args(["--config-yaml", EPHEMERAL_ADMIN])
+            .args(options.restart_args())
             .arg("--admin-address-path")
             .arg(at("admin.address"))
             .args(["--file-flush-interval-msec", "50", "--log-level", options.log_level])
@@ -144,6 +157,11 @@ impl EnvoyProcess {
         let sent = Command::new("kill").args([name, &self.pid().to_string()]).status()?;
         ensure!(sent.success(), "kill {name} {} failed", self.pid());
         Ok(())
+    }
+
+    /// True once the process has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
     /// Ends the process by SIGTERM and reads its status.

@@ -191,6 +191,37 @@ async fn an_unchanged_file_written_again_says_nothing_to_anybody() {
     assert_eq!(sims.iter().map(|sim| sim.transcript().len()).collect::<Vec<_>>(), said);
     app.stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn instances_that_move_between_zones_lose_no_request() {
+    // Case 62: a move is one push, and Envoy makes another host of it, on connections of its own.
+    let fakes = fakes(10).await;
+    let listener = free_address();
+    let setup = Setup::new().cluster("llm", addresses(&fakes)).listener("ingress", listener, "llm");
+    for wire in BOTH {
+        let app = TestApp::start(&setup.clone().zones(&["a", "b"])).await.unwrap();
+        let envoy = envoy(app.xds(), wire).await;
+        let healthy: Vec<_> = addresses(&fakes).into_iter().map(|at| (at, "HEALTHY")).collect();
+        wait_hosts(envoy.admin(), "llm", &healthy).await;
+        envoy.listener("ingress").await.unwrap();
+        let mut traffic = traffic(listener);
+        for zones in [&["b", "a"][..], &["a"], &["c", "b", "a"], &["a", "b"]] {
+            let updates = async || envoy.admin().stat("cluster.llm.update_success").await.unwrap();
+            let before = updates().await;
+            app.reload(&setup.clone().zones(zones)).await.unwrap();
+            eventually("Envoy has taken the move", async || match updates().await {
+                now if now > before => Ok(()),
+                now => Err(format!("{now:?} after {before:?}")),
+            })
+            .await
+            .unwrap();
+            wait_more(&mut traffic, 40).await;
+        }
+        assert_all_ok(&traffic.stop().await);
+        app.stop().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_route_moved_to_a_new_cluster_loses_no_request() {
     for wire in BOTH {
