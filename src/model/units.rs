@@ -37,6 +37,8 @@ pub struct Weight(u32);
 impl Weight {
     /// The weight of an ordinary healthy instance.
     pub const BASE: Self = Self(100);
+    /// The smallest weight.
+    pub const LEAST: Self = Self(1);
     /// The largest weight: sums over 400,000 endpoints still fit Envoy's 32 bits.
     pub const MAX: Self = Self(10_000);
 

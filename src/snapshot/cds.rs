@@ -61,6 +61,22 @@ pub(super) fn cluster(name: &ClusterName, envoy: &EnvoyCluster, registered: usiz
     }
 }
 
+/// What gRPC's client reads of a cluster: where its endpoints are, and how many requests it may carry. Of the policies
+/// that every implementation has, round robin alone is left; others are refused, and the cluster with them.
+pub(super) fn for_grpc(name: &ClusterName, envoy: &EnvoyCluster) -> Cluster {
+    Cluster {
+        name: name.as_str().to_owned(),
+        cluster_discovery_type: Some(cluster::ClusterDiscoveryType::Type(cluster::DiscoveryType::Eds as i32)),
+        eds_cluster_config: Some(cluster::EdsClusterConfig {
+            eds_config: Some(proto::ads(None)),
+            service_name: String::new(),
+        }),
+        lb_policy: cluster::LbPolicy::RoundRobin as i32,
+        circuit_breakers: Some(circuit_breakers(&envoy.circuit_breakers)),
+        ..Default::default()
+    }
+}
+
 const fn lb_policy(policy: LbPolicy) -> cluster::LbPolicy {
     match policy {
         LbPolicy::LeastRequest => cluster::LbPolicy::LeastRequest,

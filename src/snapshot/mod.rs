@@ -10,6 +10,7 @@ mod kind;
 mod lds;
 mod proto;
 mod rds;
+mod rendering;
 mod resource;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 pub use kind::{Door, Kind};
 pub use proto::BOOTSTRAP_CLUSTER;
+pub use rendering::Rendering;
 pub use resource::Resource;
 pub(crate) use resource::put_bytes;
 
@@ -56,7 +58,7 @@ struct Origin {
 pub struct Snapshot {
     /// The plan's generation.
     pub generation: u64,
-    sets: [Arc<ResourceSet>; 4],
+    sets: Sets<Arc<ResourceSet>>,
     /// Clusters of which it must be known who knows their present state: somebody in them drains.
     witnessed: BTreeSet<Arc<str>>,
     /// Clusters for those who take clusters alone: their endpoints come by another way than ADS.
@@ -65,23 +67,16 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The resources of `kind`.
+    /// The resources of `kind`, for Envoys.
     pub fn set(&self, kind: Kind) -> &Arc<ResourceSet> {
-        // The array has one place for each kind.
-        let [clusters, endpoints, listeners, routes] = &self.sets;
-        match kind {
-            Kind::Cluster => clusters,
-            Kind::Endpoints => endpoints,
-            Kind::Listener => listeners,
-            Kind::Route => routes,
-        }
+        self.sets.of(Rendering::Envoy, kind)
     }
 
-    /// The resources of `kind` as they are served at `door`.
-    pub fn set_at(&self, door: Door, kind: Kind) -> &Arc<ResourceSet> {
-        match (door, kind) {
-            (Door::Clusters, Kind::Cluster) => &self.clusters_alone,
-            (Door::Aggregated | Door::Clusters | Door::Endpoints, _) => self.set(kind),
+    /// The resources of `kind` as they are served at `door` to clients of a kind.
+    pub fn set_for(&self, door: Door, rendering: Rendering, kind: Kind) -> &Arc<ResourceSet> {
+        match (door, rendering, kind) {
+            (Door::Clusters, Rendering::Envoy, Kind::Cluster) => &self.clusters_alone,
+            (Door::Aggregated | Door::Clusters | Door::Endpoints, ..) => self.sets.of(rendering, kind),
         }
     }
 
@@ -95,7 +90,8 @@ impl Snapshot {
     pub fn update(&self, config: &Config, plan: &Plan) -> Self {
         let mut next = Build {
             previous: self,
-            sets: Default::default(),
+            config,
+            sets: Sets::default(),
             clusters_alone: ResourceSet::default(),
             origin: Origin::default(),
         };
@@ -105,18 +101,12 @@ impl Snapshot {
         for (name, listener) in &config.listeners {
             next.listener(name, listener);
         }
-        let [clusters, endpoints, listeners, routes] = next.sets;
         let drains = |plan: &ClusterPlan| plan.entries.iter().any(|entry| entry.serve == Serve::Draining);
         let witnessed = plan.clusters.iter().filter(|(_, of_cluster)| drains(of_cluster));
         Self {
             generation: plan.generation,
             witnessed: witnessed.map(|(name, _)| name.as_str().into()).collect(),
-            sets: [
-                reuse(self.set(Kind::Cluster), clusters),
-                reuse(self.set(Kind::Endpoints), endpoints),
-                reuse(self.set(Kind::Listener), listeners),
-                reuse(self.set(Kind::Route), routes),
-            ],
+            sets: self.sets.reused_for(next.sets),
             clusters_alone: reuse(&self.clusters_alone, next.clusters_alone),
             origin: Arc::new(next.origin),
         }
@@ -128,9 +118,57 @@ fn reuse(old: &Arc<ResourceSet>, set: ResourceSet) -> Arc<ResourceSet> {
     if **old == set { old.clone() } else { Arc::new(set) }
 }
 
+/// One set for each rendering and kind.
+#[derive(Debug, Clone, Default)]
+struct Sets<S>([[S; 4]; 2]);
+
+impl<S> Sets<S> {
+    const fn of(&self, rendering: Rendering, kind: Kind) -> &S {
+        let [envoy, grpc] = &self.0;
+        let [clusters, endpoints, listeners, routes] = match rendering {
+            Rendering::Envoy => envoy,
+            Rendering::Grpc => grpc,
+        };
+        match kind {
+            Kind::Cluster => clusters,
+            Kind::Endpoints => endpoints,
+            Kind::Listener => listeners,
+            Kind::Route => routes,
+        }
+    }
+
+    const fn of_mut(&mut self, rendering: Rendering, kind: Kind) -> &mut S {
+        let [envoy, grpc] = &mut self.0;
+        let [clusters, endpoints, listeners, routes] = match rendering {
+            Rendering::Envoy => envoy,
+            Rendering::Grpc => grpc,
+        };
+        match kind {
+            Kind::Cluster => clusters,
+            Kind::Endpoints => endpoints,
+            Kind::Listener => listeners,
+            Kind::Route => routes,
+        }
+    }
+}
+
+impl Sets<Arc<ResourceSet>> {
+    /// `next`, with those of these sets that did not change.
+    fn reused_for(&self, mut next: Sets<ResourceSet>) -> Self {
+        let mut sets = self.clone();
+        for (rendering, kind) in Rendering::ALL.into_iter().flat_map(|r| Kind::ALL.map(|kind| (r, kind))) {
+            let set = std::mem::take(next.of_mut(rendering, kind));
+            let old = sets.of_mut(rendering, kind);
+            *old = reuse(old, set);
+        }
+        sets
+    }
+}
+
 struct Build<'a> {
     previous: &'a Snapshot,
-    sets: [ResourceSet; 4],
+    config: &'a Config,
+    sets: Sets<ResourceSet>,
     clusters_alone: ResourceSet,
     origin: Origin,
 }
@@ -140,8 +178,9 @@ impl Build<'_> {
         let Some(plan) = plan.filter(|plan| plan.standing != Standing::Unlisted) else {
             // It exists, but not even its size is known, which the cluster's own resource depends on.
             self.clusters_alone.withheld.insert(name.as_str().into());
-            self.set(Kind::Cluster).withheld.insert(name.as_str().into());
-            self.set(Kind::Endpoints).withheld.insert(name.as_str().into());
+            self.withhold(Kind::Cluster, name.as_str());
+            self.withhold(Kind::Endpoints, name.as_str());
+            self.withhold_target(name);
             return;
         };
         let (same_cluster, same_plan) = match self.previous.origin.clusters.get(name) {
@@ -155,23 +194,32 @@ impl Build<'_> {
             self.put_cluster(name, cluster, plan.entries.len());
         }
         if plan.standing == Standing::Undecided {
-            self.set(Kind::Endpoints).withheld.insert(name.as_str().into());
+            self.withhold(Kind::Endpoints, name.as_str());
         } else if !(same_plan && self.take_over(Kind::Endpoints, name.as_str())) {
-            let assignment = eds::assignment(name, &plan.entries);
-            self.put(
-                Kind::Endpoints,
-                Resource::new(Kind::Endpoints, name.as_str(), plan.generation, &assignment),
-            );
+            for rendering in Rendering::ALL {
+                let assignment = eds::assignment(name, &plan.entries, rendering);
+                self.put(
+                    rendering,
+                    Kind::Endpoints,
+                    Resource::new(Kind::Endpoints, name.as_str(), plan.generation, &assignment),
+                );
+            }
         }
         if plan.standing == Standing::Loading {
-            self.set(Kind::Endpoints).provisional.insert(name.as_str().into());
+            for rendering in Rendering::ALL {
+                let set = self.sets.of_mut(rendering, Kind::Endpoints);
+                set.provisional.insert(name.as_str().into());
+            }
         }
+        self.put_target(name);
         self.origin.clusters.insert(name.clone(), (cluster.clone(), plan.clone()));
     }
 
     fn put_cluster(&mut self, name: &ClusterName, cluster: &Cluster, registered: usize) {
         let message = cds::cluster(name, &cluster.envoy, registered, Door::Aggregated);
-        self.put(Kind::Cluster, Resource::new(Kind::Cluster, name.as_str(), 0, &message));
+        self.put(Rendering::Envoy, Kind::Cluster, Resource::new(Kind::Cluster, name.as_str(), 0, &message));
+        let message = cds::for_grpc(name, &cluster.envoy);
+        self.put(Rendering::Grpc, Kind::Cluster, Resource::new(Kind::Cluster, name.as_str(), 0, &message));
         let message = cds::cluster(name, &cluster.envoy, registered, Door::Clusters);
         let alone = Resource::new(Kind::Cluster, name.as_str(), 0, &message);
         self.clusters_alone.resources.insert(alone.name.clone(), Arc::new(alone));
@@ -183,14 +231,42 @@ impl Build<'_> {
         self.take_over(Kind::Cluster, name)
     }
 
+    /// A cluster is a target of its own for gRPC: `xds:///CLUSTER`. A listener of that name in the config comes first.
+    fn put_target(&mut self, name: &ClusterName) {
+        if self.config.listeners.contains_key(name.as_str()) {
+            return;
+        }
+        let was_listener = self.previous.origin.listeners.contains_key(name.as_str());
+        let known = [Kind::Listener, Kind::Route].map(|kind| {
+            let old = self.previous.sets.of(Rendering::Grpc, kind).resources.get(name.as_str());
+            old.filter(|_| !was_listener).cloned()
+        });
+        let [listener, routes] = match known {
+            [Some(listener), Some(routes)] => [listener, routes],
+            _ => [
+                Arc::new(Resource::new(Kind::Listener, name.as_str(), 0, &lds::for_grpc(name.as_str()))),
+                Arc::new(Resource::new(Kind::Route, name.as_str(), 0, &rds::to_cluster(name))),
+            ],
+        };
+        for (kind, resource) in [(Kind::Listener, listener), (Kind::Route, routes)] {
+            let set = self.sets.of_mut(Rendering::Grpc, kind);
+            set.resources.insert(resource.name.clone(), resource);
+        }
+    }
+
+    fn withhold_target(&mut self, name: &ClusterName) {
+        for kind in [Kind::Listener, Kind::Route] {
+            self.sets.of_mut(Rendering::Grpc, kind).withheld.insert(name.as_str().into());
+        }
+    }
+
     /// A listener that is to lead to a cluster of which nobody knows yet who may serve stays as it was, and what it
     /// led to stays with it: traffic moves when there is somewhere to move to. One that leads nowhere yet is told as
     /// soon as its clusters can be.
     fn listener(&mut self, name: &ListenerName, listener: &Arc<Listener>) {
         let old = self.previous.origin.listeners.get(name).cloned();
-        let unheard = |kind: Kind, sets: &[ResourceSet; 4]| {
-            let [clusters, endpoints, ..] = sets;
-            let withheld = if kind == Kind::Cluster { &clusters.withheld } else { &endpoints.withheld };
+        let unheard = |kind: Kind, sets: &Sets<ResourceSet>| {
+            let withheld = &sets.of(Rendering::Envoy, kind).withheld;
             listener.routes.iter().any(|route| withheld.contains(route.cluster.as_str()))
         };
         let (untold, undecided) = (unheard(Kind::Cluster, &self.sets), unheard(Kind::Endpoints, &self.sets));
@@ -200,17 +276,23 @@ impl Build<'_> {
                 self.origin.listeners.insert(name.clone(), old);
             }
             None if untold => {
-                self.set(Kind::Listener).withheld.insert(name.as_str().into());
-                self.set(Kind::Route).withheld.insert(name.as_str().into());
+                self.withhold(Kind::Listener, name.as_str());
+                self.withhold(Kind::Route, name.as_str());
             }
             Some(_) | None => self.put_listener(name, listener),
         }
     }
 
     fn put_listener(&mut self, name: &ListenerName, listener: &Arc<Listener>) {
-        let (lds, rds) = (lds::listener(name, listener), rds::routes(name, listener));
-        self.put(Kind::Listener, Resource::new(Kind::Listener, name.as_str(), 0, &lds));
-        self.put(Kind::Route, Resource::new(Kind::Route, name.as_str(), 0, &rds));
+        for rendering in Rendering::ALL {
+            let lds = match rendering {
+                Rendering::Envoy => lds::listener(name, listener),
+                Rendering::Grpc => lds::for_grpc(name.as_str()),
+            };
+            let rds = rds::routes(name, listener, rendering);
+            self.put(rendering, Kind::Listener, Resource::new(Kind::Listener, name.as_str(), 0, &lds));
+            self.put(rendering, Kind::Route, Resource::new(Kind::Route, name.as_str(), 0, &rds));
+        }
         self.origin.listeners.insert(name.clone(), listener.clone());
     }
 
@@ -230,23 +312,24 @@ impl Build<'_> {
         }
     }
 
-    const fn set(&mut self, kind: Kind) -> &mut ResourceSet {
-        let [clusters, endpoints, listeners, routes] = &mut self.sets;
-        match kind {
-            Kind::Cluster => clusters,
-            Kind::Endpoints => endpoints,
-            Kind::Listener => listeners,
-            Kind::Route => routes,
+    fn withhold(&mut self, kind: Kind, name: &str) {
+        for rendering in Rendering::ALL {
+            self.sets.of_mut(rendering, kind).withheld.insert(name.into());
         }
     }
 
-    fn put(&mut self, kind: Kind, resource: Resource) {
-        self.set(kind).resources.insert(resource.name.clone(), Arc::new(resource));
+    fn put(&mut self, rendering: Rendering, kind: Kind, resource: Resource) {
+        let set = self.sets.of_mut(rendering, kind);
+        set.resources.insert(resource.name.clone(), Arc::new(resource));
     }
 
+    /// Takes a resource over as it was, in all renderings; false if it was not there.
     fn take_over(&mut self, kind: Kind, name: &str) -> bool {
-        let Some(old) = self.previous.set(kind).resources.get(name).cloned() else { return false };
-        self.set(kind).resources.insert(old.name.clone(), old);
+        let old = Rendering::ALL.map(|r| self.previous.sets.of(r, kind).resources.get(name).cloned());
+        let [Some(envoy), Some(grpc)] = old else { return false };
+        for (rendering, old) in [(Rendering::Envoy, envoy), (Rendering::Grpc, grpc)] {
+            self.sets.of_mut(rendering, kind).resources.insert(old.name.clone(), old);
+        }
         true
     }
 }

@@ -1,8 +1,8 @@
 //! A listener's routes as Envoy's `RouteConfiguration`.
 
-use super::proto;
+use super::{Rendering, proto};
 use crate::config;
-use crate::model::ListenerName;
+use crate::model::{ClusterName, ListenerName};
 use crate::pb::envoy::config::route::v3::{
     RetryPolicy, Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost,
     retry_policy::{RetryHostPredicate, retry_host_predicate},
@@ -14,15 +14,48 @@ use crate::pb::envoy::extensions::retry::host::previous_hosts::v3::PreviousHosts
 const RETRY_ON: &str = "connect-failure,refused-stream,reset-before-request";
 const PREVIOUS_HOSTS: &str = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate";
 
-pub(super) fn routes(name: &ListenerName, listener: &config::Listener) -> RouteConfiguration {
+pub(super) fn routes(
+    name: &ListenerName,
+    listener: &config::Listener,
+    rendering: Rendering,
+) -> RouteConfiguration {
+    let route = match rendering {
+        Rendering::Envoy => route,
+        Rendering::Grpc => |route: &config::Route| plain(&route.prefix, &route.cluster),
+    };
+    whole(name.as_str(), listener.routes.iter().map(route).collect())
+}
+
+/// Everything to one cluster.
+pub(super) fn to_cluster(name: &ClusterName) -> RouteConfiguration {
+    whole(name.as_str(), vec![plain("", name)])
+}
+
+fn whole(name: &str, routes: Vec<Route>) -> RouteConfiguration {
     RouteConfiguration {
-        name: name.as_str().to_owned(),
+        name: name.to_owned(),
         virtual_hosts: vec![VirtualHost {
-            name: name.as_str().to_owned(),
+            name: name.to_owned(),
             domains: vec!["*".to_owned()],
-            routes: listener.routes.iter().map(route).collect(),
+            routes,
             ..Default::default()
         }],
+        ..Default::default()
+    }
+}
+
+/// A route as gRPC's client reads it: deadlines are its callers', and it retries by itself what was never sent.
+fn plain(prefix: &str, cluster: &ClusterName) -> Route {
+    let action = RouteAction {
+        cluster_specifier: Some(route_action::ClusterSpecifier::Cluster(cluster.as_str().to_owned())),
+        ..Default::default()
+    };
+    Route {
+        r#match: Some(RouteMatch {
+            path_specifier: Some(route_match::PathSpecifier::Prefix(prefix.to_owned())),
+            ..Default::default()
+        }),
+        action: Some(route::Action::Route(action)),
         ..Default::default()
     }
 }

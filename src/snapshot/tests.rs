@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::{Kind, Resource, Snapshot};
+use super::{Door, Kind, Rendering, Resource, Snapshot};
 use crate::config::{Config, Listener, Route};
 use crate::model::{
     ClusterPlan, Detail, Entry, ListenerName, Locality, MonoTime, Outcome, Plan, Reason, Role, Serve,
@@ -12,6 +12,7 @@ use crate::model::{
 use crate::pb::envoy::config::cluster::v3::Cluster;
 use crate::pb::envoy::config::core::v3::HealthStatus;
 use crate::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, lb_endpoint::HostIdentifier};
+use crate::pb::envoy::config::listener::v3 as pb;
 use crate::pb::envoy::config::route::v3::{RouteConfiguration, route};
 use crate::testing::model::{cluster, cluster_name, config, instance, ms};
 
@@ -83,6 +84,71 @@ fn each_state_is_told_as_the_design_says() {
         (5, HealthStatus::Draining as i32, 100),
     ];
     assert_eq!(endpoints(&snapshot), expected);
+}
+
+#[test]
+fn grpc_is_told_what_it_can_read() {
+    let mut entries = vec![
+        entry("a", 1, Serve::Absent),
+        entry("b", 2, Serve::Healthy),
+        entry("c", 3, Serve::Degraded),
+        entry("d", 4, Serve::Unhealthy),
+        entry("e", 5, Serve::Draining),
+    ];
+    let far = Locality { region: "r".into(), zone: "z".into() };
+    entries.extend([("f", 6, Serve::Healthy), ("g", 7, Serve::Healthy), ("h", 2, Serve::Healthy)].map(
+        |(id, port, serve)| Arc::new(Entry { locality: far.clone(), ..(*entry(id, port, serve)).clone() }),
+    ));
+    let config = of(&["a"]);
+    let snapshot = Snapshot::default().update(&config, &plan(1, Standing::Decided, entries));
+    let set = |kind| snapshot.set_for(Door::Aggregated, Rendering::Grpc, kind);
+    let cla: ClusterLoadAssignment = decode(&set(Kind::Endpoints).resources["c"]);
+    let told = |l: &crate::pb::envoy::config::endpoint::v3::LocalityLbEndpoints| {
+        let of = |e: &crate::pb::envoy::config::endpoint::v3::LbEndpoint| {
+            (e.health_status, e.load_balancing_weight.unwrap().value)
+        };
+        (l.load_balancing_weight.unwrap().value, l.lb_endpoints.iter().map(of).collect::<Vec<_>>())
+    };
+    let (healthy, unhealthy, draining) =
+        (HealthStatus::Healthy as i32, HealthStatus::Unhealthy as i32, HealthStatus::Draining as i32);
+    // The held one is there with the least weight; a weight on each locality; `h` has the address of `b`.
+    let near = vec![(healthy, 100), (healthy, 1), (unhealthy, 100), (draining, 100)];
+    assert_eq!(
+        cla.endpoints.iter().map(told).collect::<Vec<_>>(),
+        [(102, near), (201, vec![(healthy, 100), (healthy, 100)]),]
+    );
+    assert!(cla.endpoints.iter().all(|l| l.locality.is_some() && l.priority == 0));
+
+    let cds: Cluster = decode(&set(Kind::Cluster).resources["c"]);
+    assert_eq!(cds.lb_policy, crate::pb::envoy::config::cluster::v3::cluster::LbPolicy::RoundRobin as i32);
+    assert!(cds.outlier_detection.is_none());
+    // The cluster is a target by its own name.
+    let lds: pb::Listener = decode(&set(Kind::Listener).resources["c"]);
+    assert!(lds.api_listener.is_some() && lds.address.is_none());
+    let rds: RouteConfiguration = decode(&set(Kind::Route).resources["c"]);
+    assert_eq!(rds.virtual_hosts[0].routes.len(), 1);
+    assert!(snapshot.set(Kind::Listener).resources.is_empty(), "Envoys have no use for it");
+}
+
+#[test]
+fn a_listener_comes_before_the_target_of_a_cluster_of_its_name() {
+    let mut config = of(&["a"]);
+    let decided = plan(1, Standing::Decided, vec![entry("a", 1, Serve::Healthy)]);
+    let plain = Snapshot::default().update(&config, &decided);
+    let routes = |s: &Snapshot| {
+        let set = s.set_for(Door::Aggregated, Rendering::Grpc, Kind::Route);
+        decode::<RouteConfiguration>(&set.resources["c"]).virtual_hosts[0].routes.len()
+    };
+    let mut listener = listener_to("c");
+    let route = listener.routes[0].clone();
+    listener.routes.push(route);
+    config.listeners.insert(ListenerName::new("c").unwrap(), Arc::new(listener));
+    let named = plain.update(&config, &decided);
+    assert_eq!((routes(&plain), routes(&named)), (1, 2));
+    config.listeners.clear();
+    assert_eq!(routes(&named.update(&config, &decided)), 1);
+    let withheld = Snapshot::default().update(&config, &plan(1, Standing::Unlisted, vec![]));
+    assert!(withheld.set_for(Door::Aggregated, Rendering::Grpc, Kind::Listener).withheld.contains("c"));
 }
 
 #[test]

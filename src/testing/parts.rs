@@ -20,6 +20,17 @@ pub fn envoy_binary() -> anyhow::Result<PathBuf> {
     Ok(FOUND.get_or_init(|| path).clone())
 }
 
+/// A directory for `PYTHONPATH` with grpcio, which brings gRPC's own xDS client: `$TIDEGATE_GRPCIO`, or the pinned one,
+/// fetched on first use.
+pub fn grpcio() -> anyhow::Result<PathBuf> {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = FOUND.get() {
+        return Ok(path.clone());
+    }
+    let path = fetch("grpcio")?;
+    Ok(FOUND.get_or_init(|| path).clone())
+}
+
 fn fetch(name: &str) -> anyhow::Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parts.py");
     let done = Command::new("python3")

@@ -24,7 +24,7 @@ use super::stream::{DeltaStream, Refusal, Response, SotwStream, Verdict};
 use super::wire::{self, DeltaRequest, NodeHead, SotwRequest};
 use crate::clock::Clock;
 use crate::model::{ClientId, MonoTime};
-use crate::snapshot::{Kind, Resource, Snapshot};
+use crate::snapshot::{Kind, Rendering, Resource, ResourceSet, Snapshot};
 
 /// Requests read in a row before the body looks for something to send. A client that floods us only delays itself.
 const REQUESTS_PER_POLL: usize = 64;
@@ -40,6 +40,8 @@ pub(super) trait Protocol: Unpin + Send + 'static {
     fn next(&mut self, snapshot: &Snapshot) -> Option<Response>;
     fn nonce(request: &Self::Request) -> &str;
     fn asks_for_endpoints(request: &Self::Request) -> bool;
+    fn render(&mut self, rendering: Rendering);
+    fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet;
     fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>>;
     fn has_settled(&self, name: &str, resource: &Resource) -> bool;
 }
@@ -65,6 +67,14 @@ impl Protocol for SotwStream {
 
     fn asks_for_endpoints(request: &SotwRequest) -> bool {
         request.type_url == Kind::Endpoints.type_url()
+    }
+
+    fn render(&mut self, rendering: Rendering) {
+        Self::render(self, rendering);
+    }
+
+    fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet {
+        Self::set_of(self, kind, snapshot)
     }
 
     fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
@@ -97,6 +107,14 @@ impl Protocol for DeltaStream {
 
     fn asks_for_endpoints(request: &DeltaRequest) -> bool {
         request.type_url == Kind::Endpoints.type_url()
+    }
+
+    fn render(&mut self, rendering: Rendering) {
+        Self::render(self, rendering);
+    }
+
+    fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet {
+        Self::set_of(self, kind, snapshot)
     }
 
     fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
@@ -180,6 +198,7 @@ impl<P: Protocol> XdsBody<P> {
             let (node, agent) = (clipped(&head.id), clipped(&head.user_agent_name));
             tracing::info!(%client, node, agent, "xds stream opened");
             shared.clients.name(client, node.into(), agent.into());
+            self.protocol.render(Rendering::of_agent(agent));
         }
         let verdict = self
             .protocol
@@ -217,7 +236,7 @@ impl<P: Protocol> XdsBody<P> {
     /// Records what the client knows of clusters in which somebody drains.
     fn bear_witness(&self) {
         let Some(snapshot) = &self.snapshot else { return };
-        let endpoints = snapshot.set(Kind::Endpoints);
+        let endpoints = self.protocol.set_of(Kind::Endpoints, snapshot);
         for name in snapshot.witnessed().intersection(self.protocol.endpoints_asked_for()) {
             let Some(resource) = endpoints.resources.get(name) else { continue };
             if self.protocol.has_settled(name, resource) {

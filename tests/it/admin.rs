@@ -25,7 +25,7 @@ async fn run(app: &TestApp, args: &[&str]) -> (Output, String, String) {
     (output, out, err)
 }
 
-async fn ok(app: &TestApp, args: &[&str]) -> String {
+pub(crate) async fn ok(app: &TestApp, args: &[&str]) -> String {
     let (output, out, err) = run(app, args).await;
     assert!(output.status.success(), "{args:?}: {out}{err}");
     out

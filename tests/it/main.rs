@@ -5,6 +5,7 @@ mod bootstrap;
 mod check;
 mod completions;
 mod envoy;
+mod grpc;
 mod probe;
 mod sim_envoy;
 mod system;

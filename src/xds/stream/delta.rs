@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::parked::Parked;
 use super::subscription::{Subscription, check};
 use super::{Nonces, Refusal, Response, Verdict, nack_text};
-use crate::snapshot::{Door, Kind, Resource, ResourceSet, Snapshot};
+use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::DeltaRequest;
 
 /// What the client holds of one name, as far as we know.
@@ -55,6 +55,7 @@ struct Due {
 #[derive(Debug)]
 pub struct DeltaStream {
     door: Door,
+    rendering: Rendering,
     types: [TypeState; 4],
     nonces: Nonces,
     /// Clusters taken away on this stream and not given again: their endpoints would come before them.
@@ -64,7 +65,23 @@ pub struct DeltaStream {
 impl DeltaStream {
     /// A stream that came in by `door`.
     pub fn new(door: Door) -> Self {
-        Self { door, types: Default::default(), nonces: Nonces::default(), gone: BTreeSet::new() }
+        Self {
+            door,
+            rendering: Rendering::default(),
+            types: Default::default(),
+            nonces: Nonces::default(),
+            gone: BTreeSet::new(),
+        }
+    }
+
+    /// The client is of this kind: said once, before its first request.
+    pub fn render(&mut self, rendering: Rendering) {
+        self.rendering = rendering;
+    }
+
+    /// The resources of `kind` that this client is given.
+    pub fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet {
+        snapshot.set_for(self.door, self.rendering, kind)
     }
 
     fn state(&mut self, kind: Kind) -> &mut TypeState {
@@ -115,7 +132,7 @@ impl DeltaStream {
 
     /// New and changed resources of one type.
     fn updates(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
-        let set = snapshot.set_at(self.door, kind);
+        let set = snapshot.set_for(self.door, self.rendering, kind);
         let unsettled = kind.refers_to_clusters() && !self.state(Kind::Cluster).in_flight.is_empty();
         let state = self.state(kind);
         if !state.subscription.asked || state.is_quiet(set) {
@@ -169,7 +186,7 @@ impl DeltaStream {
             let state = self.state(*kind);
             !state.in_flight.is_empty() || unsettled && state.subscription.asked
         });
-        let set = snapshot.set_at(self.door, kind);
+        let set = snapshot.set_for(self.door, self.rendering, kind);
         let state = self.state(kind);
         if referred_to || !state.subscription.asked || state.is_quiet(set) {
             return None;

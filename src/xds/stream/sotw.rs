@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::parked::Parked;
 use super::subscription::Subscription;
 use super::{Nonces, Refusal, Response, Verdict, nack_text};
-use crate::snapshot::{Door, Kind, Resource, ResourceSet, Snapshot};
+use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::SotwRequest;
 
 type Resources = BTreeMap<Arc<str>, Arc<Resource>>;
@@ -47,6 +47,7 @@ struct TypeState {
 #[derive(Debug)]
 pub struct SotwStream {
     door: Door,
+    rendering: Rendering,
     types: [TypeState; 4],
     nonces: Nonces,
     /// Clusters taken away on this stream and not given again: their endpoints would come before them.
@@ -56,7 +57,23 @@ pub struct SotwStream {
 impl SotwStream {
     /// A stream that came in by `door`.
     pub fn new(door: Door) -> Self {
-        Self { door, types: Default::default(), nonces: Nonces::default(), gone: BTreeSet::new() }
+        Self {
+            door,
+            rendering: Rendering::default(),
+            types: Default::default(),
+            nonces: Nonces::default(),
+            gone: BTreeSet::new(),
+        }
+    }
+
+    /// The client is of this kind: said once, before its first request.
+    pub fn render(&mut self, rendering: Rendering) {
+        self.rendering = rendering;
+    }
+
+    /// The resources of `kind` that this client is given.
+    pub fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet {
+        snapshot.set_for(self.door, self.rendering, kind)
     }
 
     fn state(&mut self, kind: Kind) -> &mut TypeState {
@@ -104,7 +121,7 @@ impl SotwStream {
 
     /// `exact` leaves removed clusters out; otherwise they linger until nothing can refer to them.
     fn next_of(&mut self, kind: Kind, snapshot: &Snapshot, exact: bool) -> Option<Response> {
-        let set = snapshot.set_at(self.door, kind);
+        let set = snapshot.set_for(self.door, self.rendering, kind);
         let unsettled = kind.refers_to_clusters() && self.state(Kind::Cluster).in_flight.is_some();
         let state = self.state(kind);
         if unsettled && !state.owes_answer {
