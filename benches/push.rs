@@ -83,6 +83,7 @@ impl Bench {
         let address = listener.local_addr()?;
         let server = Server::new(ServerCtx {
             clock,
+            config: config.subscribe(),
             snapshots: snapshots.subscribe(),
             clients,
             metrics: metrics.clone(),

@@ -179,6 +179,7 @@ fn spawn(levels: Levels, path: PathBuf, clock: Clock, clients: Clients, sockets:
     };
     let server = Server::new(ServerCtx {
         clock,
+        config: levels.config.subscribe(),
         snapshots: levels.snapshots.subscribe(),
         clients: clients.clone(),
         metrics: xds_metrics.clone(),

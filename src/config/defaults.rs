@@ -91,3 +91,5 @@ pub(super) const MAX_STARTS_PER_SECOND: Setting<u64> = setting(20_000, 1, 1_000_
 
 pub(super) const MERGE_WINDOW: Setting<Duration> = setting(ms(100), ms(0), s(10));
 pub(super) const FIRST_VERDICT_WAIT: Setting<Duration> = setting(s(15), ms(0), s(600));
+/// 0 is never: one tidegate alone has nobody to share its clients with.
+pub(super) const MAX_CONNECTION_AGE: Setting<Duration> = setting(s(0), s(0), s(86_400));

@@ -166,6 +166,8 @@ pub struct Xds {
     /// After this a cluster is published though some of its instances have no verdict yet. One of which nobody
     /// has a verdict stays unanswered all the same.
     pub first_verdict_wait: Duration,
+    /// After this a client is asked to connect anew, give or take a tenth; zero is never.
+    pub max_connection_age: Duration,
 }
 
 /// Reads a config from `text`; `Err` lists everything that is wrong with it.

@@ -299,6 +299,8 @@ pub(super) struct RawXds {
     pub(super) merge_window: Option<RawDuration>,
     /// How long a cluster waits for its last first verdict.
     pub(super) first_verdict_wait: Option<RawDuration>,
+    /// After this a client is asked to connect anew.
+    pub(super) max_connection_age: Option<RawDuration>,
 }
 
 macro_rules! text_type {

@@ -125,7 +125,7 @@ pub fn config(clusters: impl IntoIterator<Item = (&'static str, Cluster)>) -> Co
         clusters: clusters.into_iter().map(|(name, c)| (cluster_name(name), Arc::new(c))).collect(),
         listeners: BTreeMap::new(),
         prober: Prober { max_in_flight: 4096, max_starts_per_second: 20_000 },
-        xds: Xds { merge_window: ms(100), first_verdict_wait: ms(15_000) },
+        xds: Xds { merge_window: ms(100), first_verdict_wait: ms(15_000), max_connection_age: ms(0) },
     }
 }
 

@@ -20,6 +20,7 @@ pub struct Setup {
     merge_window: &'static str,
     first_verdict_wait: &'static str,
     zones: Vec<&'static str>,
+    max_connection_age: &'static str,
     clusters: BTreeMap<String, Pool>,
     listeners: BTreeMap<String, (SocketAddr, String)>,
 }
@@ -39,6 +40,7 @@ impl Default for Setup {
             merge_window: "50ms",
             first_verdict_wait: "15s",
             zones: vec![""],
+            max_connection_age: "0s",
             clusters: BTreeMap::new(),
             listeners: BTreeMap::new(),
         }
@@ -99,6 +101,13 @@ impl Setup {
         self
     }
 
+    /// Another `xds.max_connection_age`; `0s` unless set.
+    #[must_use]
+    pub fn max_connection_age(mut self, age: &'static str) -> Self {
+        self.max_connection_age = age;
+        self
+    }
+
     /// Spreads the instances of each cluster over these zones, in turn.
     #[must_use]
     pub fn zones(mut self, zones: &[&'static str]) -> Self {
@@ -133,9 +142,12 @@ impl Setup {
             "listen: {{ xds: \"{}\", admin: \"127.0.0.1:0\", health: \"{}\" }}\n",
             self.xds, self.health
         );
-        let (merge, wait) = (self.merge_window, self.first_verdict_wait);
+        let (merge, wait, age) = (self.merge_window, self.first_verdict_wait, self.max_connection_age);
         // Writing into a String cannot fail.
-        let _ = writeln!(out, "xds: {{ merge_window: {merge}, first_verdict_wait: {wait} }}");
+        let _ = writeln!(
+            out,
+            "xds: {{ merge_window: {merge}, first_verdict_wait: {wait}, max_connection_age: {age} }}"
+        );
         out.push_str(if self.clusters.is_empty() { "clusters: {}\n" } else { "clusters:\n" });
         for (name, pool) in &self.clusters {
             let instances: Vec<_> = pool

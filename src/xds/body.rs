@@ -322,7 +322,9 @@ impl<P: Protocol> Body for XdsBody<P> {
             return Poll::Ready(Some(Ok(Frame::data(frame))));
         }
         if this.shutdown.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Some(Ok(this.end(&Status::unavailable("tidegate is shutting down")))));
+            return Poll::Ready(Some(Ok(
+                this.end(&Status::unavailable("tidegate ends this stream: connect again"))
+            )));
         }
         while let Poll::Ready(next) = Pin::new(&mut this.snapshots).poll_next(cx) {
             match next {
@@ -333,9 +335,9 @@ impl<P: Protocol> Body for XdsBody<P> {
                 }
                 // The publisher is gone: the process is ending.
                 None => {
-                    return Poll::Ready(Some(
-                        Ok(this.end(&Status::unavailable("tidegate is shutting down"))),
-                    ));
+                    return Poll::Ready(Some(Ok(
+                        this.end(&Status::unavailable("tidegate ends this stream: connect again"))
+                    )));
                 }
             }
         }

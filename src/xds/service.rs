@@ -22,16 +22,22 @@ use crate::snapshot::{Door, Snapshot};
 /// Largest request accepted, in bytes. An Envoy with tens of thousands of resources lists them all on reconnect.
 const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
 
+/// Ends the streams of one connection; lies in the extensions of its requests.
+#[derive(Debug, Clone)]
+pub(super) struct Leave(pub(super) CancellationToken);
+
 /// Everything a stream needs from the process.
 #[derive(Debug, Clone)]
 pub(super) struct Streams {
     pub(super) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
-    pub(super) shutdown: CancellationToken,
     pub(super) shared: Shared,
 }
 
 impl Streams {
     fn open<P: Protocol>(&self, request: Request<Body>, protocol: P, method: &'static str) -> Response<Body> {
+        let Some(Leave(leave)) = request.extensions().get().cloned() else {
+            return Status::internal("a stream without a connection").into_http();
+        };
         let encoding = request.headers().get("grpc-encoding");
         if encoding.is_some_and(|e| e != "identity") {
             return Status::new(Code::Unimplemented, "compressed requests are not supported").into_http();
@@ -39,7 +45,7 @@ impl Streams {
         let decoder = ProstDecoder::<P::Request>::default();
         let requests = Streaming::new_request(decoder, request.into_body(), None, Some(MAX_REQUEST_BYTES));
         let snapshots = WatchStream::new(self.snapshots.clone());
-        let shutdown = self.shutdown.clone().cancelled_owned();
+        let shutdown = leave.cancelled_owned();
         let body = XdsBody::new(protocol, requests, snapshots, shutdown, method, self.shared.clone());
         let mut response = Response::new(Body::new(body));
         let headers = response.headers_mut();

@@ -13,8 +13,8 @@ mod listener;
 mod report;
 
 use super::defaults::{
-    FIRST_VERDICT_WAIT, LISTEN_ADMIN, LISTEN_HEALTH, LISTEN_XDS, MAX_IN_FLIGHT, MAX_STARTS_PER_SECOND,
-    MERGE_WINDOW,
+    FIRST_VERDICT_WAIT, LISTEN_ADMIN, LISTEN_HEALTH, LISTEN_XDS, MAX_CONNECTION_AGE, MAX_IN_FLIGHT,
+    MAX_STARTS_PER_SECOND, MERGE_WINDOW,
 };
 use super::error::ConfigError;
 use super::path::Cursor;
@@ -105,5 +105,10 @@ fn xds(report: &mut Report<'_>, at: &Cursor<'_>, raw: Option<&RawXds>) -> Result
         raw.and_then(|r| r.first_verdict_wait.as_ref()),
         &FIRST_VERDICT_WAIT,
     );
-    Ok(Xds { merge_window: merge?, first_verdict_wait: wait? })
+    let age = report.duration(
+        &at.key("max_connection_age"),
+        raw.and_then(|r| r.max_connection_age.as_ref()),
+        &MAX_CONNECTION_AGE,
+    );
+    Ok(Xds { merge_window: merge?, first_verdict_wait: wait?, max_connection_age: age? })
 }

@@ -46,6 +46,7 @@ fn server(
     let mut registry = prometheus_client::registry::Registry::default();
     let server = xds::Server::new(xds::ServerCtx {
         clock: Clock::start(),
+        config: watch::channel(Arc::new(tidegate::testing::model::config([]))).1,
         snapshots: snapshots.subscribe(),
         clients: Clients::new(),
         metrics: xds::Metrics::register(&mut registry),
@@ -361,5 +362,33 @@ async fn an_ejection_overtakes_the_good_news_that_waits() {
     // Only a machine that stood still for the whole window could have seen both.
     assert!(still == "UNHEALTHY" || app.clock.now().since(recovered).as_secs() >= 9, "{still}");
     wait("first", a, "HEALTHY").await;
+    app.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_whose_connection_is_old_comes_anew_and_misses_nothing() {
+    // Case 89: an aggregated stream never ends by itself, so it is ended.
+    let fakes = fakes(2).await;
+    let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
+    let setup = Setup::new().cluster("llm", [a, b]).max_connection_age("1s");
+    let app = TestApp::start(&setup).await.unwrap();
+    let sims: Vec<_> = (0..20).flat_map(|_| BOTH).map(|wire| app.sim(wire)).collect();
+    for sim in &sims {
+        sim.wait_until("a third stream", |m| {
+            if m.streams() >= 3 { Ok(()) } else { Err(m.streams().to_string()) }
+        })
+        .await
+        .unwrap();
+    }
+    fakes[0].set(Mode::Loading).await.unwrap();
+    for sim in &sims {
+        sim.wait_until("the verdict", |m| match m.assignment("llm") {
+            Some(told) if told.values().any(|e| e.health.as_str_name() == "UNHEALTHY") => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await
+        .unwrap();
+    }
+    app.reload(&Setup::new().cluster("llm", [a, b])).await.unwrap();
     app.stop().await.unwrap();
 }
