@@ -67,6 +67,9 @@ pub trait Ask: Clone + Send + 'static {
         timeout: Duration,
         kept: Option<Self::Kept>,
     ) -> impl Future<Output = (Answer, Option<Self::Kept>)> + Send;
+
+    /// Waits until the peer ends `kept`, which nobody uses meanwhile. Dropping the future changes nothing.
+    fn ended(kept: &mut Self::Kept) -> impl Future<Output = ()> + Send;
 }
 
 /// Asks over real sockets.
@@ -98,6 +101,10 @@ impl Ask for Sockets {
         let check = target.checks.get(role).unwrap_or(&target.checks.readiness);
         let salt = self.salt.fetch_add(1, Ordering::Relaxed);
         ask(self.clock, Question { check, address: target.address, timeout, salt }, kept).await
+    }
+
+    async fn ended(kept: &mut Kept) {
+        kept.ended().await;
     }
 }
 

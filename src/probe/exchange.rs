@@ -55,6 +55,17 @@ pub(super) async fn nudge<L: Future + Unpin>(line: &mut L, ended: &mut bool) {
     .await;
 }
 
+/// Waits until the connection ends, while nobody asks anything over it.
+pub(super) async fn rest<L: Future + Unpin>(line: &mut L, ended: &mut bool) {
+    poll_fn(|cx| {
+        if !*ended {
+            *ended = Pin::new(&mut *line).poll(cx).is_ready();
+        }
+        if *ended { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
 /// What the head of an answer means by itself.
 pub(super) fn judge<B>(expected: &[RangeInclusive<u16>], answer: &Response<B>) -> Verdict {
     let status = answer.status();

@@ -1,8 +1,6 @@
 //! HTTP/2 probes with prior knowledge.
 //!
-//! The `h2` crate frames; nothing is spawned. Between probes a connection is neither read nor written: pings of the
-//! peer wait for the next probe, and a peer that closes for want of an answer costs one fresh connection. Called by
-//! `http`.
+//! The `h2` crate frames; nothing is spawned. Called by `http`.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -13,7 +11,7 @@ use h2::{Reason, RecvStream};
 use http::Request;
 
 use super::dial::{Wire, WireState};
-use super::exchange::{MAX_BODY_BYTES, MAX_HEAD_BYTES, drive, judge, nudge};
+use super::exchange::{MAX_BODY_BYTES, MAX_HEAD_BYTES, drive, judge, nudge, rest};
 use super::trace::{Failure, Trace, Verdict};
 use crate::model::HttpCheck;
 
@@ -47,6 +45,11 @@ impl H2c {
     pub(super) async fn is_alive(&mut self) -> bool {
         nudge(&mut self.line, &mut self.ended).await;
         !self.ended && !self.cut
+    }
+
+    /// Waits for the peer's end of a connection that nobody uses.
+    pub(super) async fn ended(&mut self) {
+        rest(&mut self.line, &mut self.ended).await;
     }
 
     /// True if the answer to the last question had begun.

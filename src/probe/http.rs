@@ -20,8 +20,18 @@ use crate::model::{Address, HttpCheck, HttpProtocol};
 pub(super) const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("tidegate/", env!("CARGO_PKG_VERSION")));
 
-/// A connection kept for the next question to the same address. Nothing drives it in between; dropping it closes it.
+/// A connection kept for the next question to the same address. Dropping it closes it.
 pub struct Kept(Connection);
+
+impl Kept {
+    /// Waits until the peer ends it.
+    pub(super) async fn ended(&mut self) {
+        match &mut self.0 {
+            Connection::Http1(connection) => connection.ended().await,
+            Connection::H2c(connection) => connection.ended().await,
+        }
+    }
+}
 
 impl fmt::Debug for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,6 @@
 //! HTTP/1.1 probes.
 //!
-//! hyper does the parsing; nothing is spawned. Between probes a connection is neither read nor written. Called by
-//! `http` and `openai`.
+//! hyper does the parsing; nothing is spawned. Called by `http` and `openai`.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -15,7 +14,7 @@ use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 
 use super::dial::{Wire, WireState};
-use super::exchange::{MAX_BODY_BYTES, MAX_HEAD_BYTES, drive, judge, nudge};
+use super::exchange::{MAX_BODY_BYTES, MAX_HEAD_BYTES, drive, judge, nudge, rest};
 use super::trace::{Failure, Trace, Verdict};
 use crate::model::HttpCheck;
 
@@ -50,6 +49,11 @@ impl Http1 {
     pub(super) async fn is_alive(&mut self) -> bool {
         nudge(&mut self.line, &mut self.ended).await;
         !self.ended && !self.cut && self.sender.is_ready()
+    }
+
+    /// Waits for the peer's end of a connection that nobody uses.
+    pub(super) async fn ended(&mut self) {
+        rest(&mut self.line, &mut self.ended).await;
     }
 
     /// True if a byte came after the last question.

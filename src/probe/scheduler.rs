@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::{Answer, Ask, Sockets};
@@ -88,8 +88,8 @@ pub async fn run_with<A: Ask>(
             },
             () = out.closed() => return,
             Some(landed) = desk.flights.next() => {
-                desk.land(landed.ok());
-                desk.land_all_ready();
+                desk.take_in(landed.ok());
+                desk.take_in_all_ready();
             }
             () = desk.ctx.clock.sleep_until(wake.unwrap_or_default()),
                 if wake.is_some() && desk.reported.is_empty() => {}
@@ -102,7 +102,22 @@ fn within(limits: Prober, max_sockets: usize) -> Prober {
     Prober { max_in_flight: limits.max_in_flight.min(max_sockets.div_ceil(2)), ..limits }
 }
 
-type Flight<K> = Abortable<BoxFuture<'static, Landed<K>>>;
+/// A probe in flight, or a connection at rest that carries the next one.
+type Flight<K> = Abortable<BoxFuture<'static, Landing<K>>>;
+
+/// How a flight ended.
+enum Landing<K> {
+    Answered(Landed<K>),
+    /// The connection was ended by its peer while it was at rest.
+    HungUp(SlotId),
+}
+
+/// A connection at rest.
+struct Resting {
+    /// Sends the next probe over it.
+    next: oneshot::Sender<Start>,
+    cancel: AbortHandle,
+}
 
 /// A probe that ended.
 struct Landed<K> {
@@ -120,7 +135,7 @@ struct Desk<A: Ask> {
     timetable: Timetable,
     flights: FuturesUnordered<Flight<A::Kept>>,
     cancels: HashMap<SlotId, AbortHandle>,
-    kept: HashMap<SlotId, A::Kept>,
+    resting: HashMap<SlotId, Resting>,
     /// Ended, and not handed out yet.
     reported: Vec<Observation>,
 }
@@ -133,15 +148,15 @@ impl<A: Ask> Desk<A> {
             ctx,
             flights: FuturesUnordered::new(),
             cancels: HashMap::new(),
-            kept: HashMap::new(),
+            resting: HashMap::new(),
             reported: Vec::new(),
         }
     }
 
     fn take_over(&mut self, catalog: &Arc<Catalog>) {
         for slot in self.timetable.reconcile(catalog, self.ctx.clock.now()) {
-            self.kept.remove(&slot);
-            if let Some(cancel) = self.cancels.remove(&slot) {
+            let resting = self.resting.remove(&slot).map(|resting| resting.cancel);
+            if let Some(cancel) = self.cancels.remove(&slot).or(resting) {
                 // Wakes the flight, which then ends without landing and takes its socket along.
                 cancel.abort();
             }
@@ -167,29 +182,74 @@ impl<A: Ask> Desk<A> {
     }
 
     fn begin(&mut self, start: Start) {
-        let Start { slot, target, role, timeout, confirm, due: _ } = start;
-        // Confirming on the connection that has just failed would confirm the connection's death, not the peer's.
-        let kept = self.kept.remove(&slot).filter(|_| !confirm);
-        let asker = self.asker.clone();
-        let probe = async move {
-            let (answer, kept) = asker.ask(&target, role, timeout, kept).await;
-            Landed { slot, target, role, answer, kept }
-        };
-        let (handle, registration) = AbortHandle::new_pair();
-        self.cancels.insert(slot, handle);
-        self.flights.push(Abortable::new(probe.boxed(), registration));
+        let slot = start.slot;
+        let mut start = start;
+        if let Some(Resting { next, cancel }) = self.resting.remove(&slot) {
+            // Confirming on the connection that has just failed would confirm the connection's death, not the peer's.
+            if start.confirm {
+                cancel.abort();
+            } else {
+                match next.send(start) {
+                    Ok(()) => {
+                        self.cancels.insert(slot, cancel);
+                        return;
+                    }
+                    // It has just been ended by its peer.
+                    Err(unsent) => start = unsent,
+                }
+            }
+        }
+        let cancel = self.launch(fly(self.asker.clone(), start, None).boxed());
+        self.cancels.insert(slot, cancel);
     }
 
-    fn land_all_ready(&mut self) {
-        while let Some(Some(landed)) = self.flights.next().now_or_never() {
-            self.land(landed.ok());
+    fn launch(&mut self, flight: BoxFuture<'static, Landing<A::Kept>>) -> AbortHandle {
+        let (handle, registration) = AbortHandle::new_pair();
+        self.flights.push(Abortable::new(flight, registration));
+        handle
+    }
+
+    /// Keeps a connection for the next probe of `slot`.
+    fn rest(&mut self, slot: SlotId, mut kept: A::Kept) {
+        let (next, start) = oneshot::channel();
+        let asker = self.asker.clone();
+        let rest = async move {
+            tokio::select! {
+                biased;
+                start = start => match start {
+                    // Boxed: what only waits should be small.
+                    Ok(start) => fly(asker, start, Some(kept)).boxed().await,
+                    Err(_) => Landing::HungUp(slot),
+                },
+                () = A::ended(&mut kept) => Landing::HungUp(slot),
+            }
+        };
+        let cancel = self.launch(rest.boxed());
+        self.resting.insert(slot, Resting { next, cancel });
+    }
+
+    fn take_in_all_ready(&mut self) {
+        while let Some(Some(outcome)) = self.flights.next().now_or_never() {
+            self.take_in(outcome.ok());
         }
         self.ctx.metrics.in_flight(self.cancels.len());
     }
 
-    /// Takes in a probe; `None` is one that was cancelled.
-    fn land(&mut self, landed: Option<Landed<A::Kept>>) {
-        let Some(Landed { slot, target, role, answer, kept }) = landed else { return };
+    /// Takes in the end of a flight; `None` is one that was cancelled.
+    fn take_in(&mut self, outcome: Option<Landing<A::Kept>>) {
+        match outcome {
+            Some(Landing::Answered(landed)) => self.land(landed),
+            Some(Landing::HungUp(slot)) => {
+                if self.resting.remove(&slot).is_some() {
+                    self.timetable.hung_up(slot, self.ctx.clock.now());
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn land(&mut self, landed: Landed<A::Kept>) {
+        let Landed { slot, target, role, answer, kept } = landed;
         // Cancelled while it was landing: it speaks of a registration that is no more.
         if self.cancels.remove(&slot).is_none() {
             return;
@@ -199,8 +259,8 @@ impl<A: Ask> Desk<A> {
         }
         self.timetable.finish(slot, answer.ended, answer.outcome);
         // Half of the sockets is for probes in flight; what is not kept costs a connection, not a probe.
-        if let Some(kept) = kept.filter(|_| self.kept.len() < self.ctx.max_sockets / 2) {
-            self.kept.insert(slot, kept);
+        if let Some(kept) = kept.filter(|_| self.resting.len() < self.ctx.max_sockets / 2) {
+            self.rest(slot, kept);
         }
         let Answer { started, ended, outcome, detail, timings, fresh, retried: _ } = answer;
         tracing::debug!(
@@ -219,4 +279,11 @@ impl<A: Ask> Desk<A> {
             fresh,
         });
     }
+}
+
+/// One probe.
+async fn fly<A: Ask>(asker: A, start: Start, kept: Option<A::Kept>) -> Landing<A::Kept> {
+    let Start { slot, target, role, timeout, .. } = start;
+    let (answer, kept) = asker.ask(&target, role, timeout, kept).await;
+    Landing::Answered(Landed { slot, target, role, answer, kept })
 }

@@ -8,7 +8,8 @@
 //! `confirm_interval` instead, until an answer comes or the phase says otherwise; an `inference` is confirmed upon any
 //! failure. A `warmup` has no grid: one prompt follows the end of another. What is late because of our own
 //! limits starts as soon as they allow, oldest first; what is late because this process stood still waits for its
-//! next moment. An entry in flight is never started a second time.
+//! next moment. An entry in flight is never started a second time. When a serving target ends a connection that was
+//! kept for it, it may have died, and is asked at once; if it had not, its hanging up is not believed again.
 //!
 //! It opens no connection and knows no deadline of a probe in flight. Called by the scheduler, and by tests.
 
@@ -79,6 +80,18 @@ struct Entry {
     failed_at: Option<MonoTime>,
     /// A turn was passed over; the next one will not be.
     skipped: bool,
+    hangup: Hangup,
+}
+
+/// What is made of a peer that ends a connection which was kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hangup {
+    /// It may be a sign of death.
+    Believed,
+    /// It was, and the probe that finds out is under way.
+    Tried,
+    /// It was none: this peer does not keep connections as long as we do.
+    Ignored,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -189,6 +202,20 @@ impl Timetable {
         (self.in_flight < self.max_in_flight).then(|| self.rate.allowed_at().max(*due))
     }
 
+    /// The peer ended the connection that was kept for `slot`: a process that dies does that at once, a hundred times
+    /// sooner than a grid finds out.
+    pub fn hung_up(&mut self, slot: SlotId, now: MonoTime) {
+        let Some(entry) = self.entries.get_mut(&slot) else { return };
+        let Turn::Waiting { due } = entry.turn else { return };
+        if entry.pace() != Pace::Steady || entry.hangup != Hangup::Believed || due <= now {
+            return;
+        }
+        entry.hangup = Hangup::Tried;
+        entry.turn = Turn::Waiting { due: now };
+        self.queue.remove(&(due, slot));
+        self.queue.insert((now, slot));
+    }
+
     /// The probe of `slot` ended.
     pub fn finish(&mut self, slot: SlotId, ended: MonoTime, outcome: Outcome) {
         let Some(entry) = self.entries.get_mut(&slot) else { return };
@@ -204,6 +231,11 @@ impl Timetable {
             // Says nothing about the peer, so it takes nothing back either.
             Outcome::Unknown => {}
         }
+        entry.hangup = match (entry.hangup, entry.failed_at) {
+            (_, Some(_)) => Hangup::Believed,
+            (Hangup::Tried, None) => Hangup::Ignored,
+            (other, None) => other,
+        };
         let due = match entry.pace() {
             Pace::Confirm => ended + entry.confirm_interval(),
             Pace::Follow => ended + entry.pause_after(outcome),
@@ -262,6 +294,7 @@ impl Timetable {
             turn: Turn::Waiting { due: now },
             failed_at: None,
             skipped: false,
+            hangup: Hangup::Believed,
         };
         let due = match (role, target.phase) {
             (Role::Warmup, _) => now,

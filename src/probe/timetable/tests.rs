@@ -390,3 +390,46 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_serving_target_that_hangs_up_is_asked_at_once_until_that_has_meant_nothing() {
+    let dead = std::cell::Cell::new(false);
+    let says = |_: &Start| (MS(2), if dead.get() { Outcome::Unreachable } else { Outcome::Ok });
+    let serving = one(Phase::Serving, &checks(10_000, 500));
+    let mut run = Run::new(NO_LIMIT, &serving, says);
+    run.until(at(30_000));
+    let slot = run.starts[0].1.slot;
+    let before = run.starts.len();
+    run.table.hung_up(slot, run.now);
+    run.until(at(30_001));
+    assert_eq!(run.starts.len(), before + 1, "asked at once");
+    run.until(at(30_010));
+    for _ in 0..5 {
+        run.table.hung_up(slot, run.now);
+    }
+    run.until(at(30_100));
+    assert_eq!(run.starts.len(), before + 1, "it lives: it closes connections that nobody uses");
+    dead.set(true);
+    run.until(at(45_000));
+    dead.set(false);
+    run.until(at(46_000));
+    let before = run.starts.len();
+    run.table.hung_up(slot, run.now);
+    run.until(at(46_001));
+    assert_eq!(run.starts.len(), before + 1, "one that has been dead is believed again");
+    // The grid is what it was.
+    let places: Vec<_> = run.times(0).iter().map(|at| at.since_start().as_millis() % 10_000).collect();
+    run.until(at(75_000));
+    assert_eq!(run.times(0).last().unwrap().since_start().as_millis() % 10_000, places[0]);
+}
+
+#[test]
+fn who_does_not_serve_hangs_up_as_it_likes() {
+    let mut run = Run::new(NO_LIMIT, &one(Phase::Out, &checks(10_000, 500)), quick);
+    run.until(at(2_500));
+    let (slot, before) = (run.starts[0].1.slot, run.starts.len());
+    run.table.hung_up(slot, run.now);
+    run.until(at(2_501));
+    assert_eq!(run.starts.len(), before);
+    run.table.hung_up(SlotId(4_711), run.now);
+}

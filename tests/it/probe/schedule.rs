@@ -73,6 +73,10 @@ impl Ask for Script {
         };
         (answer, (!stuck).then_some(kept.unwrap_or(0) + 1))
     }
+
+    async fn ended(_: &mut u32) {
+        std::future::pending().await
+    }
 }
 
 struct Running {

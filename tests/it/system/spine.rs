@@ -1,5 +1,6 @@
 //! From nothing but `tidegate bootstrap` to traffic, and from a dead backend to traffic that has moved.
 
+use tidegate::model::Serve;
 use tidegate::testing::app::TestApp;
 use tidegate::testing::envoy::{Bootstrap, EnvoyOptions, EnvoyProcess};
 use tidegate::testing::instance::Mode;
@@ -160,4 +161,21 @@ async fn moves_away_from_b(
     let sent = traffic.stop().await;
     assert_all_ok(&sent);
     assert_eq!(shares(&sent).into_keys().collect::<Vec<_>>(), [fakes[0].name()]);
+}
+
+#[tokio::test]
+async fn a_backend_that_dies_is_noticed_by_its_connection_not_by_the_next_probe() {
+    // The next probe of a serving instance would come in an hour.
+    let fakes = fakes(2).await;
+    let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
+    let checks = "checks: { readiness: { http: { path: /health }, interval: 1h, timeout: 500ms, confirm_interval: 50ms, \
+                  recover_interval: 200ms } }";
+    let app = TestApp::start(&Setup::new().cluster_with("llm", [a, b], checks)).await.unwrap();
+    for _ in 0..2 {
+        app.wait_served("llm", &[(a, Serve::Healthy), (b, Serve::Healthy)]).await.unwrap();
+        fakes[0].set(Mode::Refuse).await.unwrap();
+        app.wait_served("llm", &[(a, Serve::Unhealthy), (b, Serve::Healthy)]).await.unwrap();
+        fakes[0].set(Mode::Healthy).await.unwrap();
+    }
+    app.stop().await.unwrap();
 }
