@@ -8,7 +8,6 @@ use crate::model::{
     ClientId, ClusterName, ClusterPlan, Entry, InstanceId, InstanceKey, MonoTime, Plan, Serve, Standing,
 };
 use crate::pb::admin as pb;
-use crate::snapshot::Snapshot;
 use crate::xds::ClientStatus;
 
 /// The open streams.
@@ -40,6 +39,18 @@ pub(super) fn parent(name: &str) -> Result<Option<ClusterName>, BadName> {
         "-" => Ok(None),
         cluster => ClusterName::new(cluster).map(Some).map_err(|_| bad()),
     }
+}
+
+/// Longest reason, in bytes.
+const MAX_REASON: usize = 256;
+
+/// A reason for people: one line of text.
+pub(super) fn reason(text: &str) -> Result<&str, BadName> {
+    if text.len() <= MAX_REASON && !text.chars().any(char::is_control) {
+        return Ok(text);
+    }
+    let given = text.chars().take(40).collect();
+    Err(BadName { given, pattern: "a reason in one line of at most 256 bytes" })
 }
 
 const fn serve(serve: Serve) -> pb::Serve {
@@ -115,29 +126,6 @@ pub(super) fn client(id: ClientId, status: &ClientStatus, now: MonoTime) -> pb::
         nacks: status.kinds.values().map(|kind| kind.nacks).sum(),
         rejection: rejection.map(|r| r.message.to_string()).unwrap_or_default(),
     }
-}
-
-/// How far a drain that must be known since `generation` has come. Only open streams are counted: one that was lost
-/// may serve on from its last config, and nothing here says otherwise.
-pub(super) fn drain_status(
-    key: &InstanceKey,
-    generation: u64,
-    plan: &Plan,
-    snapshot: Option<&Snapshot>,
-    clients: &Table,
-) -> pb::DrainStatus {
-    let cluster = key.cluster.as_str();
-    let asking = clients.iter().filter(|(_, status)| status.clusters.contains(cluster));
-    let (mut settled, mut pending) = (Vec::new(), Vec::new());
-    for (id, status) in asking {
-        let name = if status.node.is_empty() { id.to_string() } else { format!("{} ({id})", status.node) };
-        let knows = status.settled.get(cluster).is_some_and(|known| *known >= generation);
-        if knows { settled.push(name) } else { pending.push(name) }
-    }
-    let published = snapshot.is_some_and(|snapshot| snapshot.generation >= generation);
-    let acknowledged = published && pending.is_empty();
-    let instance = find(plan, key).map(|entry| instance(&key.cluster, entry));
-    pb::DrainStatus { instance, generation, settled, pending, acknowledged }
 }
 
 #[cfg(test)]

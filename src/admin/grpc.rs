@@ -10,6 +10,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use super::convert::{self, BadName};
+use super::debt::{Debt, Over};
 use crate::clock::Clock;
 use crate::fleet::{CommandError, FleetHandle};
 use crate::model::{InstanceKey, Plan};
@@ -79,15 +80,24 @@ impl Service {
         Ok(convert::instance(&key.cluster, entry))
     }
 
-    fn status(&self, key: &InstanceKey, generation: u64) -> pb::DrainStatus {
+    fn look(&self, debt: &mut Debt) -> Result<pb::DrainStatus, Over> {
         let snapshot = self.0.snapshots.borrow().clone();
-        convert::drain_status(key, generation, &self.plan(), snapshot.as_deref(), &self.0.clients.list())
+        debt.look(&self.plan(), snapshot.as_deref(), &self.0.clients.list())
     }
 }
 
 impl From<BadName> for Status {
     fn from(bad: BadName) -> Self {
         Self::invalid_argument(bad.to_string())
+    }
+}
+
+impl From<Over> for Status {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::NotDrained(_) => Self::failed_precondition(over.to_string()),
+            Over::Gone(_) => Self::not_found(over.to_string()),
+        }
     }
 }
 
@@ -142,9 +152,10 @@ impl Admin for Service {
     async fn drain_instance(&self, request: Request<pb::DrainInstanceRequest>) -> Reply<pb::DrainStatus> {
         let request = request.into_inner();
         let key = convert::instance_key(&request.name)?;
-        let generation = self.0.fleet.drain(key.clone(), &request.reason).await?;
-        tracing::info!(cluster = %key.cluster, instance = %key.id, reason = request.reason, "drain asked for");
-        Ok(Response::new(self.status(&key, generation)))
+        let reason = convert::reason(&request.reason)?;
+        self.0.fleet.drain(key.clone(), reason).await?;
+        tracing::info!(cluster = %key.cluster, instance = %key.id, reason, "drain asked for");
+        Ok(Response::new(self.look(&mut Debt::new(key))?))
     }
 
     async fn undrain_instance(&self, request: Request<pb::UndrainInstanceRequest>) -> Reply<pb::Instance> {
@@ -158,8 +169,8 @@ impl Admin for Service {
 
     async fn watch_drain(&self, request: Request<pb::WatchDrainRequest>) -> Reply<Self::WatchDrainStream> {
         let key = convert::instance_key(&request.into_inner().name)?;
-        self.instance(&key)?;
-        let generation = self.plan().clusters.get(&key.cluster).map_or(0, |cluster| cluster.generation);
+        let mut debt = Debt::new(key);
+        self.look(&mut debt)?;
         let (sender, receiver) = tokio::sync::mpsc::channel(FOLLOW_BACKLOG);
         let service = self.clone();
         let follow = async move {
@@ -167,11 +178,11 @@ impl Admin for Service {
             let mut snapshots = service.0.snapshots.clone();
             let mut last = None;
             loop {
-                let status = service.status(&key, generation);
-                let done = status.acknowledged;
+                let status = service.look(&mut debt);
+                let done = status.as_ref().map_or(true, |status| status.acknowledged);
                 if last.as_ref() != Some(&status) {
                     last = Some(status.clone());
-                    if sender.send(Ok(status)).await.is_err() {
+                    if sender.send(status.map_err(Status::from)).await.is_err() {
                         return;
                     }
                 }

@@ -1,9 +1,10 @@
 //! What operators and orchestrators ask tidegate about itself.
 //!
-//! Serves `/livez`, `/readyz` and `/metrics`. Reads published values only; decides nothing about instances and
-//! changes nothing. Called by `app`.
+//! Serves `/livez`, `/readyz` and `/metrics` over HTTP, and `tidegate.admin.v1` over gRPC. It reads published values;
+//! what an operator wants changed it passes on to the fleet. It decides nothing about instances. Called by `app`.
 
 mod convert;
+mod debt;
 mod grpc;
 mod health;
 mod report;

@@ -8,6 +8,8 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::pb::admin::admin_client::AdminClient;
 
+/// Longest answer read: a list of a hundred thousand instances.
+const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// How long a tidegate may take to answer the door.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -33,7 +35,7 @@ pub(super) fn with_client<T>(
         let channel = endpoint.connect().await.with_context(|| {
             format!("no tidegate answers at {}; is it running, and is this its `listen.admin`?", args.server)
         })?;
-        talk(AdminClient::new(channel)).await
+        talk(AdminClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES)).await
     })
 }
 

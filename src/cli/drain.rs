@@ -82,6 +82,7 @@ async fn follow(args: &DrainArgs, name: &str, client: &mut AdminClient<Channel>)
     bail!("tidegate ended before everybody had acknowledged")
 }
 
+/// How far the drain is known, in words.
 fn known(status: &pb::DrainStatus) -> String {
     let all = status.settled.len() + status.pending.len();
     let waiting = match status.pending.len() {
@@ -89,7 +90,12 @@ fn known(status: &pb::DrainStatus) -> String {
         1..=5 => format!(", waiting for {}", status.pending.join(", ")),
         n => format!(", waiting for {n}"),
     };
-    format!(", {} of {all} connected Envoys know{waiting}", status.settled.len())
+    let lost = match status.lost.len() {
+        0 => String::new(),
+        1..=5 => format!(", lost without an answer: {}", status.lost.join(", ")),
+        n => format!(", lost without an answer: {n}"),
+    };
+    format!(", {} of {all} connected Envoys know{waiting}{lost}", status.settled.len())
 }
 
 /// Lets the instance serve again.

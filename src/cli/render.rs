@@ -16,7 +16,16 @@ pub(super) fn failure(error: &anyhow::Error) {
 /// One line of progress or outcome, to stderr: stdout is for data.
 #[expect(clippy::print_stderr, reason = "what a person waits for")]
 pub(super) fn message(text: &str) {
-    eprintln!("{text}");
+    eprintln!("{}", printable(text));
+}
+
+/// Names and reasons are others' words: they must not move the cursor.
+fn printable(text: &str) -> std::borrow::Cow<'_, str> {
+    if !text.chars().any(char::is_control) {
+        return text.into();
+    }
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect::<String>().into()
 }
 
 /// A table without borders, to stdout.
@@ -24,7 +33,7 @@ pub(super) fn table(header: Vec<&str>, rows: Vec<Vec<String>>) -> io::Result<()>
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_header(header).add_rows(rows);
     for line in table.lines() {
-        writeln!(io::stdout(), "{}", line.trim())?;
+        writeln!(io::stdout(), "{}", printable(line.trim()))?;
     }
     Ok(())
 }

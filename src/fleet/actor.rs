@@ -76,10 +76,7 @@ pub async fn run(clock: Clock, mut inputs: FleetInputs, outputs: FleetOutputs, c
             }
             command = inputs.commands.0.recv() => {
                 let Some(Command { key, drain, reply }) = command else { return };
-                let done = engine.apply_drain(&key, drain, clock.now()).map(|effects| {
-                    outputs.publish(effects);
-                    engine.plan().clusters.get(&key.cluster).map_or(0, |cluster| cluster.generation)
-                });
+                let done = engine.apply_drain(&key, drain, clock.now()).map(|effects| outputs.publish(effects));
                 let _ = reply.send(done); // whoever asked may have left
             }
             () = clock.sleep_until(wake.unwrap_or_default()), if wake.is_some() => {

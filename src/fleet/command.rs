@@ -27,8 +27,8 @@ pub(super) struct Command {
     pub(super) key: InstanceKey,
     /// Drain for this reason, or take the drain back.
     pub(super) drain: Option<Arc<str>>,
-    /// The generation in which the instance's cluster stands as commanded.
-    pub(super) reply: oneshot::Sender<Result<u64, NoSuchInstance>>,
+    /// It is published as commanded.
+    pub(super) reply: oneshot::Sender<Result<(), NoSuchInstance>>,
 }
 
 /// The fleet's end of the line.
@@ -46,17 +46,17 @@ impl FleetHandle {
         (Self(sender), Commands(receiver))
     }
 
-    /// Takes `key` out of traffic. Returns the plan's generation that clients have to know; it is published by then.
-    pub async fn drain(&self, key: InstanceKey, why: &str) -> Result<u64, CommandError> {
+    /// Takes `key` out of traffic. The plan that says so is published when this returns.
+    pub async fn drain(&self, key: InstanceKey, why: &str) -> Result<(), CommandError> {
         self.tell(key, Some(why.into())).await
     }
 
-    /// Takes a drain back. Returns the plan's generation as [`Self::drain`] does.
-    pub async fn undrain(&self, key: InstanceKey) -> Result<u64, CommandError> {
+    /// Takes a drain back; published likewise.
+    pub async fn undrain(&self, key: InstanceKey) -> Result<(), CommandError> {
         self.tell(key, None).await
     }
 
-    async fn tell(&self, key: InstanceKey, drain: Option<Arc<str>>) -> Result<u64, CommandError> {
+    async fn tell(&self, key: InstanceKey, drain: Option<Arc<str>>) -> Result<(), CommandError> {
         let (reply, answer) = oneshot::channel();
         let command = Command { key, drain, reply };
         self.0.send(command).await.map_err(|_| CommandError::ShuttingDown)?;

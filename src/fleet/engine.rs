@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::config::{Cluster, Config};
 use crate::health::{InstanceHealth, State};
 use crate::model::{
-    Catalog, ClusterName, ClusterPlan, Entry, Epoch, Event, Instance, InstanceId, InstanceKey, MonoTime,
-    Observation, Phase, Plan, Reason, Serve, SourceView, Standing, Target,
+    Catalog, ClusterName, ClusterPlan, Drain, Entry, Epoch, Event, Instance, InstanceId, InstanceKey,
+    MonoTime, Observation, Phase, Plan, Reason, Serve, SourceView, Standing, Target,
 };
 use crate::policy::{self, Drains, Member, Members};
 
@@ -36,7 +36,6 @@ pub struct NoSuchInstance(pub InstanceKey);
 struct Pool {
     config: Arc<Cluster>,
     members: Members,
-    drains: Drains,
     /// When a source first listed it; until then nobody has spoken for it.
     listed_at: Option<MonoTime>,
     /// True once `first_verdict_wait` is over: those who serve are enough then.
@@ -51,7 +50,6 @@ impl Pool {
         Self {
             config,
             members: Members::new(),
-            drains: Drains::new(),
             listed_at: None,
             waited: false,
             has_served: false,
@@ -66,6 +64,8 @@ pub struct Engine {
     first_verdict_wait: Duration,
     view: Arc<SourceView>,
     pools: BTreeMap<ClusterName, Pool>,
+    /// They outlive their pools: a cluster that is taken out of the file and put back is drained as before.
+    drains: BTreeMap<ClusterName, Drains>,
     catalog: Catalog,
     plan: Arc<Plan>,
     last_epoch: u64,
@@ -78,6 +78,7 @@ impl Engine {
             first_verdict_wait: config.xds.first_verdict_wait,
             view: Arc::new(SourceView::default()),
             pools: BTreeMap::new(),
+            drains: BTreeMap::new(),
             catalog: Catalog::default(),
             plan: Arc::new(Plan::default()),
             last_epoch: 0,
@@ -137,26 +138,33 @@ impl Engine {
         self.finish(turn, now)
     }
 
-    /// An operator wants `key` out, or back in. The drain sticks to the identity, across lifetimes, until it is taken
-    /// back; asking for what is so already changes nothing.
+    /// An operator wants `key` out, for this reason, or back in. The drain sticks to the identity, across lifetimes,
+    /// until it is taken back; asking for what is so already changes nothing.
     pub fn apply_drain(
         &mut self,
         key: &InstanceKey,
         drain: Option<Arc<str>>,
         now: MonoTime,
     ) -> Result<Effects, NoSuchInstance> {
-        let missing = || NoSuchInstance(key.clone());
-        let pool = self.pools.get_mut(&key.cluster).ok_or_else(missing)?;
-        if !pool.members.contains_key(&key.id) && !pool.drains.contains_key(&key.id) {
-            return Err(missing());
-        }
+        let pool = self.pools.get(&key.cluster);
+        let drains = self.drains.entry(key.cluster.clone()).or_default();
+        let known =
+            pool.is_some_and(|pool| pool.members.contains_key(&key.id)) || drains.contains_key(&key.id);
         match drain {
+            _ if !known => {}
             Some(why) => {
-                pool.drains.entry(key.id.clone()).or_insert(why);
+                let generation = self.plan.generation + 1;
+                drains.entry(key.id.clone()).or_insert(Drain { why, generation });
             }
             None => {
-                pool.drains.remove(&key.id);
+                drains.remove(&key.id);
             }
+        }
+        if drains.is_empty() {
+            self.drains.remove(&key.cluster);
+        }
+        if !known {
+            return Err(NoSuchInstance(key.clone()));
         }
         let mut turn = Turn::default();
         turn.touched.insert(key.cluster.clone());
@@ -223,8 +231,10 @@ impl Engine {
             // Where nobody known is left, the cluster is seen for the first time, or as if it were.
             let same =
                 |m: &Member| instances.get(&m.instance.id).is_some_and(|i| same_lifetime(&m.instance, i));
-            let first_sight = !instances.is_empty() && !pool.members.values().any(same);
-            if first_sight || pool.listed_at.is_none() {
+            let anew = !instances.is_empty() && !pool.members.values().any(same);
+            // Only who stood there before we looked can have been serving before us.
+            let first_sight = pool.listed_at.is_none();
+            if anew || first_sight {
                 pool.listed_at = Some(now);
                 pool.waited = false;
                 turn.touched.insert(name.clone());
@@ -256,6 +266,7 @@ impl Engine {
     /// Decides what was touched and gathers what has to be published.
     fn finish(&mut self, mut turn: Turn, now: MonoTime) -> Effects {
         let generation = self.plan.generation + 1;
+        let nobody = Drains::new();
         let mut changed: BTreeMap<ClusterName, Arc<ClusterPlan>> = BTreeMap::new();
         for name in &turn.touched {
             let Some(pool) = self.pools.get_mut(name) else { continue };
@@ -264,7 +275,8 @@ impl Engine {
             pool.waited = pool.waited || waited;
             pool.has_served |= is_admitted(pool);
             pool.standing = standing(pool);
-            let entries = policy::decide(&pool.members, &pool.drains, &pool.config.policy);
+            let drains = self.drains.get(name).unwrap_or(&nobody);
+            let entries = policy::decide(&pool.members, drains, &pool.config.policy);
             let next = ClusterPlan { generation, standing: pool.standing, entries };
             if before.is_some_and(|b| b.standing == next.standing && b.entries == next.entries) {
                 continue;

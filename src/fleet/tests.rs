@@ -352,6 +352,82 @@ fn a_cluster_touched_alone_changes_alone() {
     assert!(Arc::ptr_eq(&d, &fleet.plan.clusters[&cluster_name("d")]));
 }
 
+fn warmed(instances: Vec<Instance>) -> Config {
+    let mut pool = cluster(instances);
+    let warmup = crate::model::Warmup {
+        check: check(Role::Warmup),
+        prompts: std::num::NonZeroU32::new(3).unwrap(),
+        last: std::num::NonZeroU32::new(1).unwrap(),
+        expect_latency: std::time::Duration::from_secs(5),
+    };
+    pool.checks = Arc::new(Checks { warmup: Some(warmup), ..Checks::clone(&pool.checks) });
+    config([("c", pool)])
+}
+
+#[test]
+fn the_first_instance_of_a_cluster_that_was_empty_is_warmed_up() {
+    let mut fleet = Fleet::start(&warmed(vec![]));
+    assert!(fleet.decided());
+    fleet.clock = 600_000;
+    fleet.reload(&warmed(vec![instance("a", 9000)]));
+    fleet.see("a", Outcome::Ok);
+    assert_eq!(fleet.served()["a"], Serve::Absent, "it has answered no prompt");
+}
+
+#[test]
+fn a_new_process_of_the_only_instance_is_warmed_up() {
+    let mut fleet = Fleet::start(&warmed(vec![instance("a", 9000)]));
+    fleet.see("a", Outcome::Ok);
+    assert_eq!(fleet.served()["a"], Serve::Healthy);
+    let mut again = instance("a", 9000);
+    again.lifetime = crate::model::Lifetime::new("second run");
+    fleet.reload(&warmed(vec![again]));
+    fleet.see("a", Outcome::Ok);
+    assert_eq!(fleet.served()["a"], Serve::Absent, "another process: it has answered no prompt");
+}
+
+#[test]
+fn one_that_said_404_while_it_loaded_was_not_running_before_us() {
+    let mut fleet = Fleet::start(&warmed(vec![instance("a", 9000)]));
+    for _ in 0..20 {
+        fleet.clock += 1000;
+        let mut seen = fleet.seen("a", Outcome::Unhealthy);
+        seen.detail = Detail::Status(404);
+        let effects = fleet.engine.apply_observations(&[seen], at(fleet.clock));
+        fleet.take(effects);
+    }
+    fleet.see("a", Outcome::Ok);
+    assert_eq!(fleet.served()["a"], Serve::Absent, "it has answered no prompt");
+}
+
+#[test]
+fn a_drain_outlives_the_moment_in_which_its_cluster_is_not_in_the_file() {
+    let mut fleet = Fleet::start(&of(&["a", "b"]));
+    fleet.see("a", Outcome::Ok);
+    fleet.see("b", Outcome::Ok);
+    let effects = fleet.engine.apply_drain(&key("c", "a"), Some("x".into()), at(fleet.clock)).unwrap();
+    fleet.take(effects);
+    fleet.reload(&config([]));
+    fleet.reload(&of(&["a", "b"]));
+    fleet.see("a", Outcome::Ok);
+    fleet.see("b", Outcome::Ok);
+    assert_eq!(fleet.served()["a"], Serve::Draining);
+}
+
+#[test]
+fn who_drains_before_it_served_can_be_witnessed() {
+    let conf = of(&["a", "b"]);
+    let mut fleet = Fleet::start(&conf);
+    fleet.see("a", Outcome::Ok);
+    fleet.see("b", Outcome::Ok);
+    let conf = of(&["a", "b", "n"]);
+    fleet.reload(&conf);
+    let effects = fleet.engine.apply_drain(&key("c", "n"), Some("x".into()), at(fleet.clock)).unwrap();
+    fleet.take(effects);
+    let snapshot = crate::snapshot::Snapshot::default().update(&conf, &fleet.plan);
+    assert!(snapshot.witnessed().contains("c"), "a `drain --wait` waits for what nobody records");
+}
+
 proptest! {
     #[test]
     fn whatever_happens_nobody_serves_without_passing_and_the_cap_holds(

@@ -211,8 +211,13 @@ impl InstanceHealth {
         }
     }
 
-    /// One completion says as much as an instance can say: only failures must be made up for by several.
+    /// One completion says as much as an instance can say: only failures must be made up for by several. "Too many
+    /// requests" generates nothing: it may be slow who says so, but it is no way back, and makes up for no failure.
     fn count_inference(&mut self, seen: &Observation, check: &Check) {
+        let generates = seen.outcome != Outcome::Slow || seen.timings.first_token.is_some();
+        if !generates && (self.state != State::Serving || self.inference.is_failing()) {
+            return;
+        }
         let rise = if self.inference.is_failing() { check.healthy_threshold.get() } else { 1 };
         self.inference.count(seen, check, rise);
     }

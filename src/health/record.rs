@@ -36,7 +36,7 @@ pub struct CheckRecord {
     fast: u32,
     /// True once the check has passed under its present config.
     has_passed: bool,
-    /// True once the check has failed in this lifetime.
+    /// True once the check was not passed in this lifetime, be it for a fault of the question.
     has_failed: bool,
     last: Option<(Outcome, Detail)>,
 }
@@ -61,7 +61,7 @@ impl CheckRecord {
         self.status
     }
 
-    /// True once the check has failed in this lifetime.
+    /// True once the check was not passed in this lifetime, be it for a fault of the question.
     pub const fn has_failed(&self) -> bool {
         self.has_failed
     }
@@ -127,7 +127,11 @@ impl CheckRecord {
             Outcome::Ok => self.answer(false, check, rise),
             Outcome::Slow => self.answer(true, check, rise),
             Outcome::Unhealthy | Outcome::Unreachable | Outcome::Timeout => self.fail(outcome, seen, check),
-            Outcome::Misconfigured | Outcome::Unknown => {}
+            Outcome::Misconfigured => {
+                // Whoever answers like this does not serve, whosever fault it is.
+                self.has_failed |= seen.outcome == Outcome::Unhealthy;
+            }
+            Outcome::Unknown => {}
         }
     }
 

@@ -3,7 +3,7 @@ mod inference;
 use proptest::prelude::*;
 
 use super::{InstanceHealth, State};
-use crate::model::{Checks, Detail, Epoch, Observation, Outcome, Phase, Role};
+use crate::model::{Checks, Detail, Epoch, Outcome, Phase, Role};
 use crate::testing::model::{at, checks, damping, key, ms, observation};
 
 /// Drives one lifetime: each step starts `gap` ms after the last one ended.
@@ -24,8 +24,10 @@ impl Run {
 
     fn see_with(&mut self, role: Role, outcome: Outcome, detail: Detail, gap: u64, took: u64) -> &State {
         let started = self.clock + gap;
-        let seen =
-            Observation { detail, ..observation(&key("c", "i"), Epoch(1), role, outcome, started, took) };
+        let mut seen = observation(&key("c", "i"), Epoch(1), role, outcome, started, took);
+        // Who is slow has generated something, but for "too many requests".
+        seen.timings.first_token = (detail != Detail::Status(429)).then_some(seen.timings.total);
+        seen.detail = detail;
         self.clock = started + took;
         self.health.step(&seen, &self.checks, damping());
         self.health.state()

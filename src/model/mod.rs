@@ -28,6 +28,6 @@ pub use hash::ContentHash;
 pub use id::{ClusterName, IdError, InstanceId, InstanceKey, ListenerName};
 pub use instance::{Chunk, ChunkKey, Instance, Lifetime, SourceView};
 pub use observation::{Detail, Epoch, Observation, Outcome, Role, Stage, Timings};
-pub use plan::{ClusterPlan, Entry, Plan, Reason, Serve, Standing};
+pub use plan::{ClusterPlan, Drain, Entry, Plan, Reason, Serve, Standing};
 pub use time::MonoTime;
 pub use units::{Percent, Weight};

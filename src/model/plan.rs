@@ -64,7 +64,7 @@ pub enum Reason {
     /// A check is critical, but ejecting would break the cluster's floor or cap.
     Held(Role, Outcome, Detail),
     /// Somebody wants it out; their words, which may be empty.
-    Drained(Arc<str>),
+    Drained(Drain),
 }
 
 impl fmt::Display for Reason {
@@ -91,14 +91,24 @@ impl fmt::Display for Reason {
             Self::Noted(role, detail) => write!(f, "all checks pass; {role}: {detail}"),
             Self::Slow(role, detail) => evidence(f, role, Outcome::Slow, detail),
             Self::Failing(role, outcome, detail) => evidence(f, role, *outcome, detail),
-            Self::Drained(why) if why.is_empty() => f.write_str("drained by an operator"),
-            Self::Drained(why) => write!(f, "drained by an operator: {why}"),
+            Self::Drained(Drain { why, .. }) if why.is_empty() => f.write_str("drained by an operator"),
+            Self::Drained(Drain { why, .. }) => write!(f, "drained by an operator: {why}"),
             Self::Held(role, outcome, detail) => {
                 f.write_str("held back by the guard, ")?;
                 evidence(f, role, *outcome, detail)
             }
         }
     }
+}
+
+/// An operator's word that an instance is to take nothing new. It sticks to the identity, whatever process is behind
+/// it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drain {
+    /// For people.
+    pub why: Arc<str>,
+    /// The plan's generation in which it was published first: who knows this one or a later one knows of the drain.
+    pub generation: u64,
 }
 
 /// One instance in the plan.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::config::Policy;
 use crate::health::{InstanceHealth, State};
-use crate::model::{Entry, Epoch, Instance, InstanceId, Reason, Serve};
+use crate::model::{Drain, Entry, Epoch, Instance, InstanceId, Reason, Serve};
 
 /// One member of a cluster: its registration and its health.
 #[derive(Debug, Clone)]
@@ -30,8 +30,8 @@ pub struct Member {
 /// All members of one cluster.
 pub type Members = BTreeMap<InstanceId, Member>;
 
-/// Whom an operator wants out, with the reason given. It sticks to the identity, whatever process is behind it.
-pub type Drains = BTreeMap<InstanceId, Arc<str>>;
+/// Whom an operator wants out.
+pub type Drains = BTreeMap<InstanceId, Drain>;
 
 /// Decides a whole cluster; entries come sorted by id.
 pub fn decide(members: &Members, drains: &Drains, policy: &Policy) -> Vec<Arc<Entry>> {
@@ -43,9 +43,9 @@ pub fn decide(members: &Members, drains: &Drains, policy: &Policy) -> Vec<Arc<En
     members.values().map(decide).collect()
 }
 
-fn entry(member: &Member, drain: Option<&Arc<str>>, held: bool, policy: &Policy) -> Entry {
+fn entry(member: &Member, drain: Option<&Drain>, held: bool, policy: &Policy) -> Entry {
     let Member { instance, health, .. } = member;
-    let drained = drain.map(|why| Reason::Drained(why.clone()));
+    let drained = drain.cloned().map(Reason::Drained);
     let (serve, reason) = match (health.state(), drained.unwrap_or_else(|| health.reason())) {
         // One that was never served needs no draining: it is just not admitted.
         (State::Starting | State::Warming, reason @ Reason::Drained(_)) => (Serve::Absent, reason),

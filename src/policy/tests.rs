@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{Drains, Member, Members, decide};
 use crate::config::Policy;
 use crate::health::InstanceHealth;
-use crate::model::{Epoch, Outcome, Percent, Reason, Role, Serve};
+use crate::model::{Drain, Epoch, Outcome, Percent, Reason, Role, Serve};
 use crate::testing::model::{checks, damping, instance, key, observation, policy};
 
 /// What a member of a scene is: serving, still starting, or ejected by an outcome in a given second.
@@ -133,11 +133,12 @@ fn those_still_starting_are_absent_and_do_not_count() {
 #[test]
 fn a_drain_is_obeyed_and_uses_up_what_may_be_out() {
     let scene = [Is::Serving, DEAD, Is::Serving, DEAD, Is::Starting];
-    let drains: Drains = ["i000", "i004"].map(|id| (instance(id, 1).id, Arc::from("upgrade"))).into();
+    let drain = Drain { why: "upgrade".into(), generation: 1 };
+    let drains: Drains = ["i000", "i004"].map(|id| (instance(id, 1).id, drain.clone())).into();
     let plan = decide(&members(&scene), &drains, &with(50, 1));
     let served: Vec<Serve> = plan.iter().map(|e| e.serve).collect();
     assert_eq!(served, [Serve::Draining, Serve::Unhealthy, Serve::Healthy, Serve::Degraded, Serve::Absent]);
-    assert_eq!(plan[0].reason, Reason::Drained("upgrade".into()));
+    assert_eq!(plan[0].reason, Reason::Drained(drain));
 }
 
 #[test]

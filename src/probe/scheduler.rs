@@ -239,12 +239,10 @@ impl<A: Ask> Desk<A> {
     fn take_in(&mut self, outcome: Option<Landing<A::Kept>>) {
         match outcome {
             Some(Landing::Answered(landed)) => self.land(landed),
-            Some(Landing::HungUp(slot)) => {
-                if self.resting.remove(&slot).is_some() {
-                    self.timetable.hung_up(slot, self.ctx.clock.now());
-                }
+            Some(Landing::HungUp(slot)) if self.resting.remove(&slot).is_some() => {
+                self.timetable.hung_up(slot, self.ctx.clock.now());
             }
-            None => {}
+            Some(Landing::HungUp(_)) | None => {}
         }
     }
 

@@ -25,7 +25,7 @@ pub use resource::Resource;
 pub(crate) use resource::put_bytes;
 
 use crate::config::{Cluster, Config, Listener};
-use crate::model::{ClusterName, ClusterPlan, ContentHash, ListenerName, Plan, Serve, Standing};
+use crate::model::{ClusterName, ClusterPlan, ContentHash, ListenerName, Plan, Reason, Standing};
 
 /// All resources of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -101,7 +101,8 @@ impl Snapshot {
         for (name, listener) in &config.listeners {
             next.listener(name, listener);
         }
-        let drains = |plan: &ClusterPlan| plan.entries.iter().any(|entry| entry.serve == Serve::Draining);
+        let drains =
+            |plan: &ClusterPlan| plan.entries.iter().any(|entry| matches!(entry.reason, Reason::Drained(_)));
         let witnessed = plan.clusters.iter().filter(|(_, of_cluster)| drains(of_cluster));
         Self {
             generation: plan.generation,
@@ -186,7 +187,7 @@ impl Build<'_> {
         let (same_cluster, same_plan) = match self.previous.origin.clusters.get(name) {
             Some((old, old_plan)) => {
                 let same_size = old_plan.entries.len() == plan.entries.len();
-                (Arc::ptr_eq(old, cluster) && same_size, Arc::ptr_eq(old_plan, plan))
+                (old.envoy == cluster.envoy && same_size, Arc::ptr_eq(old_plan, plan))
             }
             None => (false, false),
         };
@@ -255,6 +256,9 @@ impl Build<'_> {
     }
 
     fn withhold_target(&mut self, name: &ClusterName) {
+        if self.config.listeners.contains_key(name.as_str()) {
+            return;
+        }
         for kind in [Kind::Listener, Kind::Route] {
             self.sets.of_mut(Rendering::Grpc, kind).withheld.insert(name.as_str().into());
         }
@@ -272,7 +276,7 @@ impl Build<'_> {
         let (untold, undecided) = (unheard(Kind::Cluster, &self.sets), unheard(Kind::Endpoints, &self.sets));
         match old {
             Some(old) if undecided && old != *listener => self.keep_listener(name, &old),
-            Some(old) if Arc::ptr_eq(&old, listener) && self.take_over_listener(name.as_str()) => {
+            Some(old) if old == *listener && self.take_over_listener(name.as_str()) => {
                 self.origin.listeners.insert(name.clone(), old);
             }
             None if untold => {

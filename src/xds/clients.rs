@@ -53,7 +53,8 @@ pub struct ClientStatus {
     pub kinds: BTreeMap<Kind, KindStatus>,
     /// Clusters whose endpoints it asks for by name.
     pub clusters: BTreeSet<Arc<str>>,
-    /// The generation up to which it knows a cluster; kept only for clusters in which somebody drains.
+    /// The generation up to which it knows a cluster; kept only for clusters in which somebody drains or
+    /// drained.
     pub settled: BTreeMap<Arc<str>, u64>,
 }
 

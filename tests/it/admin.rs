@@ -3,11 +3,13 @@
 use std::process::Output;
 
 use tidegate::model::Serve;
+use tidegate::pb::admin as pb;
+use tidegate::pb::admin::admin_client::AdminClient;
 use tidegate::testing::app::TestApp;
-use tidegate::testing::eventually::eventually;
 use tidegate::testing::setup::Setup;
-use tidegate::testing::sim_envoy::{Asks, Machine, SimEnvoy, SimOptions};
+use tidegate::testing::sim_envoy::{Asks, Machine, Node, SimEnvoy, SimOptions};
 use tokio::process::Command;
+use tonic::transport::Endpoint;
 
 use super::system::{BOTH, addresses, envoy, fakes, wait_hosts};
 
@@ -39,7 +41,11 @@ async fn a_drain_waits_for_the_acknowledgement_of_every_stream_and_can_be_taken_
         let app = TestApp::start(&Setup::new().cluster("llm", [a, b])).await.unwrap();
         app.wait_served("llm", &[(a, Serve::Healthy), (b, Serve::Healthy)]).await.unwrap();
         let options = SimOptions { asks: Asks::clusters(), ..SimOptions::new(app.xds(), wire) };
-        let (quick, slow) = (SimEnvoy::start(options.clone()), SimEnvoy::start(options));
+        let named = |id: &str| {
+            let node = Node { id: id.to_owned(), ..options.node.clone() };
+            SimEnvoy::start(SimOptions { node, ..options.clone() })
+        };
+        let (quick, slow) = (named("quick"), named("slow"));
         let both = |m: &Machine| match m.assignment("llm") {
             Some(all) if all.len() == 2 => Ok(()),
             other => Err(format!("{other:?}")),
@@ -47,23 +53,40 @@ async fn a_drain_waits_for_the_acknowledgement_of_every_stream_and_can_be_taken_
         for sim in [&quick, &slow] {
             sim.wait_until("both endpoints", both).await.unwrap();
         }
-        slow.hold_answers(true);
         let id = app.instance_of("llm", a);
         let name = format!("llm/{id}");
+        let mut api = AdminClient::new(
+            Endpoint::from_shared(format!("http://{}", app.admin())).unwrap().connect().await.unwrap(),
+        );
+        let watch = pb::WatchDrainRequest { name: format!("clusters/llm/instances/{id}") };
+        let error = api.watch_drain(watch.clone()).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::FailedPrecondition, "nobody has asked for a drain");
+        slow.hold_answers(true);
         let mut drain =
             tidegate(&app, &["drain", &name, "--reason", "upgrade", "--wait", "--timeout", "60s"])
                 .stderr(std::process::Stdio::piped())
                 .spawn()
                 .unwrap();
         app.wait_served("llm", &[(a, Serve::Draining), (b, Serve::Healthy)]).await.unwrap();
-        eventually("the quick one knows", async || {
-            let settled = app.clients.list().values().filter(|c| !c.settled.is_empty()).count();
-            if settled == 1 { Ok(()) } else { Err(settled.to_string()) }
-        })
-        .await
-        .unwrap();
+        let mut statuses = api.watch_drain(watch.clone()).await.unwrap().into_inner();
+        let mut half = statuses.message().await.unwrap().unwrap();
+        while half.settled.len() < 1 {
+            half = statuses.message().await.unwrap().unwrap();
+        }
+        assert_eq!((half.pending.len(), half.acknowledged), (1, false), "{half:?}");
         assert!(drain.try_wait().unwrap().is_none(), "the slow one has not acknowledged");
+        // To be cut off is no acknowledgement.
+        slow.disconnect();
+        while half.lost.is_empty() {
+            half = statuses.message().await.unwrap().unwrap();
+            assert!(!half.acknowledged, "{half:?}");
+        }
         slow.hold_answers(false);
+        slow.connect();
+        while !half.acknowledged {
+            half = statuses.message().await.unwrap().unwrap();
+        }
+        assert!(half.lost.is_empty() && half.pending.is_empty() && half.settled.len() == 2, "{half:?}");
         let ended = drain.wait_with_output().await.unwrap();
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
         assert!(String::from_utf8_lossy(&ended.stderr).contains("every connected Envoy knows"));
@@ -78,7 +101,19 @@ async fn a_drain_waits_for_the_acknowledgement_of_every_stream_and_can_be_taken_
         assert_eq!(json["serve"], "DRAINING");
         // Known already: a second drain with --wait ends at once, and changes nothing.
         ok(&app, &["drain", &name, "--wait"]).await;
+        slow.hold_answers(true);
         ok(&app, &["undrain", &name]).await;
+        ok(&app, &["drain", &name]).await;
+        let mut statuses = api.watch_drain(watch).await.unwrap().into_inner();
+        assert!(!statuses.message().await.unwrap().unwrap().acknowledged);
+        ok(&app, &["undrain", &name]).await;
+        let error = loop {
+            if let Err(error) = statuses.message().await {
+                break error;
+            }
+        };
+        assert_eq!(error.code(), tonic::Code::FailedPrecondition, "{error}");
+        slow.hold_answers(false);
         app.wait_served("llm", &[(a, Serve::Healthy), (b, Serve::Healthy)]).await.unwrap();
         app.stop().await.unwrap();
     }

@@ -248,3 +248,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_that_stalled_does_not_come_back_on_too_many_requests() {
+    let mut run = Run::inferring();
+    for _ in 0..4 {
+        run.see(Role::Inference, Outcome::Timeout, 5_000, 5_000);
+    }
+    assert!(matches!(run.health.state(), State::Ejected { .. }), "{:?}", run.health.state());
+    // Its queue is full, because it stalls: it says 429 in no time, and has generated nothing.
+    for _ in 0..10 {
+        run.see_with(Role::Inference, Outcome::Slow, Detail::Status(429), 5_000, 2);
+        run.ready(Outcome::Ok);
+    }
+    assert!(matches!(run.health.state(), State::Ejected { .. }), "{:?}", run.health.state());
+}

@@ -3,7 +3,7 @@
 //! Pure: no I/O. A response with clusters or listeners carries all of them: leaving one out deletes it. Endpoints and
 //! routes may be sent alone; what is left out is kept.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::parked::Parked;
@@ -13,6 +13,9 @@ use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::SotwRequest;
 
 type Resources = BTreeMap<Arc<str>, Arc<Resource>>;
+
+/// Responses crossed by a changed subscription that are remembered.
+const MAX_CROSSED: usize = 16;
 
 /// No resource has an empty name.
 const WHOLE_SET: &str = "";
@@ -36,6 +39,9 @@ struct TypeState {
     /// What the client held when it came: it named a version with its first request.
     claimed: BTreeSet<Arc<str>>,
     in_flight: Option<Sent>,
+    /// Responses that a changed subscription crossed on the way, oldest first. Most clients acknowledge them all the
+    /// same; one that does not has ignored them.
+    crossed: VecDeque<Sent>,
     /// Endpoints, routes: by name. Clusters, listeners: the whole set under [`WHOLE_SET`], since a refusal names none
     /// of them, and leaving one out would delete it.
     parked: Parked,
@@ -103,7 +109,7 @@ impl SotwStream {
     pub fn has_settled(&self, name: &str, resource: &Resource) -> bool {
         let [_, state, ..] = &self.types;
         state.held.get(name).is_some_and(|held| held.version == resource.version)
-            && state.in_flight.as_ref().is_none_or(|sent| !sent.resources.iter().any(|r| &*r.name == name))
+            && !state.under_way().any(|sent| sent.resources.iter().any(|r| &*r.name == name))
     }
 
     /// The next response that `snapshot` calls for, if any.
@@ -193,12 +199,17 @@ impl SotwStream {
 }
 
 impl TypeState {
+    /// Responses without an answer.
+    fn under_way(&self) -> impl Iterator<Item = &Sent> {
+        self.crossed.iter().chain(&self.in_flight)
+    }
+
     fn on_request(&mut self, kind: Kind, request: &SotwRequest) -> Result<Verdict, Refusal> {
         self.quiet_for = None;
         let mut verdict = Verdict::None;
-        let acknowledged = self.in_flight.take_if(|sent| sent.nonce == request.response_nonce);
-        let settles = acknowledged.is_some();
-        if let Some(sent) = acknowledged {
+        let answered = self.answered(kind, &request.response_nonce);
+        let settles = answered.is_some();
+        if let Some(sent) = answered {
             verdict = self.settle(kind, sent, request);
         }
         if !self.subscription.asked && !request.version_info.is_empty() {
@@ -214,30 +225,73 @@ impl TypeState {
             self.owes_answer = true;
             self.held.clear();
             self.in_flight = None;
+            self.crossed.clear();
         } else if changed && !settles {
-            // Some clients never acknowledge a response they ignored. A changed subscription is honoured all the
-            // same; what is under way is taken for lost.
-            self.in_flight = None;
+            // Some clients never acknowledge a response they ignored: a changed subscription does not wait for it.
+            self.crossed.extend(self.in_flight.take());
+            if self.crossed.len() > MAX_CROSSED {
+                self.ignored(kind);
+            }
         }
         Ok(verdict)
     }
 
+    /// The response that a request with `nonce` answers. Those sent before it, and not answered before it, have been
+    /// ignored.
+    fn answered(&mut self, kind: Kind, nonce: &str) -> Option<Sent> {
+        let of_crossed = self.crossed.iter().position(|sent| sent.nonce == nonce);
+        let before = match (of_crossed, &self.in_flight) {
+            (Some(at), _) => at,
+            (None, Some(sent)) if sent.nonce == nonce => self.crossed.len(),
+            (None, _) => return None,
+        };
+        for _ in 0..before {
+            self.ignored(kind);
+        }
+        if of_crossed.is_some() { self.crossed.pop_front() } else { self.in_flight.take() }
+    }
+
+    /// The client has ignored the oldest of the crossed responses.
+    fn ignored(&mut self, kind: Kind) {
+        if let Some(sent) = self.crossed.pop_front() {
+            self.unhold(kind, &sent);
+        }
+    }
+
     /// An ACK and a NACK differ by `error_detail` alone.
     fn settle(&mut self, kind: Kind, sent: Sent, request: &SotwRequest) -> Verdict {
-        let Some(error) = &request.error_detail else {
+        if request.error_detail.is_none() {
             return Verdict::Acked(kind, sent.resources);
-        };
+        }
+        self.unhold(kind, &sent);
+        self.refused(kind, &sent, request)
+    }
+
+    /// The client does not hold what `sent` carried, as far as nothing newer has taken its place.
+    fn unhold(&mut self, kind: Kind, sent: &Sent) {
+        if !kind.has_wildcard() {
+            for resource in &sent.resources {
+                if self.held.get(&resource.name).is_some_and(|held| Arc::ptr_eq(held, resource)) {
+                    self.held.remove(&resource.name);
+                }
+            }
+        } else if self.in_flight.is_none() && self.crossed.is_empty() {
+            self.held.clone_from(&sent.before);
+        }
+    }
+
+    fn refused(&mut self, kind: Kind, sent: &Sent, request: &SotwRequest) -> Verdict {
         if kind.has_wildcard() {
             let version = ResourceSet::version_of(&sent.resources).to_string();
             self.parked.insert(WHOLE_SET.into(), version.into());
-            self.held = sent.before;
         } else {
             for resource in &sent.resources {
-                self.held.remove(&resource.name);
                 self.parked.insert(resource.name.clone(), resource.version.clone());
             }
         }
-        Verdict::Nacked(kind, sent.resources, nack_text(&error.message))
+        let words =
+            request.error_detail.as_ref().map_or_else(|| "".into(), |error| nack_text(&error.message));
+        Verdict::Nacked(kind, sent.resources.clone(), words)
     }
 
     /// All resources, if they differ from what the client holds. With `linger`, removed ones stay listed.

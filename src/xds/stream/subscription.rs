@@ -34,8 +34,8 @@ impl Subscription {
     pub(super) fn replace(&mut self, kind: Kind, names: &[String]) -> Result<(), Refusal> {
         check(kind, names.len())?;
         let legacy = names.is_empty() && !self.has_named && kind.has_wildcard();
-        self.wildcard = legacy || names.iter().any(|n| n == WILDCARD);
-        self.names = names.iter().filter(|n| *n != WILDCARD).map(|n| Arc::from(n.as_str())).collect();
+        self.wildcard = legacy || names.iter().any(|n| is_wildcard(kind, n));
+        self.names = names.iter().filter(|n| !is_wildcard(kind, n)).map(|n| Arc::from(n.as_str())).collect();
         self.has_named |= !names.is_empty();
         self.asked = true;
         Ok(())
@@ -53,7 +53,7 @@ impl Subscription {
         }
         self.asked = true;
         for name in add {
-            if name == WILDCARD {
+            if is_wildcard(kind, name) {
                 self.wildcard = true;
             } else {
                 self.names.insert(name.as_str().into());
@@ -62,7 +62,7 @@ impl Subscription {
         check(kind, self.names.len())?;
         let mut dropped = Vec::new();
         for name in drop {
-            if name == WILDCARD {
+            if is_wildcard(kind, name) {
                 self.wildcard = false;
             } else {
                 dropped.extend(self.names.take(name.as_str()));
@@ -70,6 +70,11 @@ impl Subscription {
         }
         Ok(dropped)
     }
+}
+
+/// Endpoints and routes have no wildcard: there it is a name like any other, and nobody's.
+fn is_wildcard(kind: Kind, name: &str) -> bool {
+    kind.has_wildcard() && name == WILDCARD
 }
 
 /// Refuses more names than [`MAX_NAMES`].

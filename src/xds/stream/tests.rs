@@ -409,3 +409,45 @@ fn more_names_than_any_fleet_has_end_the_stream() {
     };
     assert!(SotwStream::new(Door::Aggregated).on_request(&request).is_err());
 }
+
+#[test]
+fn a_drain_under_way_is_not_settled_by_a_request_that_crossed_it() {
+    let mut worlds = Worlds::default();
+    let first = worlds.publish(&world(&[("c", up(2)), ("d", up(1))]));
+    let (mut stream, _, eds) = settled_sotw(&first);
+    let drained =
+        worlds.publish(&world(&[("c", Pool::Decided(vec![Serve::Draining, Serve::Healthy])), ("d", up(1))]));
+    let push = stream.next(&drained).unwrap();
+    assert_eq!(names(&push), ["c"]);
+    let resource = drained.set(Kind::Endpoints).resources.get("c").unwrap().clone();
+    assert!(!stream.has_settled("c", &resource), "nothing acknowledged yet");
+    // Envoy asks for one more cluster's endpoints before it has read the push: its nonce is the old one.
+    stream.on_request(&sotw(Kind::Endpoints, &["c", "d"], &eds)).unwrap();
+    assert!(!stream.has_settled("c", &resource), "still nothing acknowledged");
+}
+
+#[test]
+fn a_refusal_of_a_response_that_was_crossed_is_heard() {
+    let mut worlds = Worlds::default();
+    let first = worlds.publish(&world(&[("c", up(2)), ("d", up(1))]));
+    let (mut stream, _, eds) = settled_sotw(&first);
+    let bad =
+        worlds.publish(&world(&[("c", Pool::Decided(vec![Serve::Draining, Serve::Healthy])), ("d", up(1))]));
+    let push = stream.next(&bad).unwrap();
+    stream.on_request(&sotw(Kind::Endpoints, &["c", "d"], &eds)).unwrap();
+    let nack = SotwRequest { error_detail: refusal(), ..sotw(Kind::Endpoints, &["c", "d"], &push.nonce) };
+    assert!(matches!(stream.on_request(&nack).unwrap(), Verdict::Nacked(..)));
+}
+
+#[test]
+fn endpoints_and_routes_have_no_wildcard() {
+    let mut worlds = Worlds::default();
+    let first = worlds.publish(&world(&[("c", up(2))]));
+    let mut stream = DeltaStream::new(Door::Endpoints);
+    stream.on_request(&delta(Kind::Endpoints, &["*"], "")).unwrap();
+    let answer = stream.next(&first).unwrap();
+    assert_eq!((names(&answer).len(), &answer.removed[..]), (0, &["*".into()][..]));
+    let mut stream = SotwStream::new(Door::Endpoints);
+    stream.on_request(&sotw(Kind::Endpoints, &["*"], "")).unwrap();
+    assert!(stream.next(&first).unwrap().resources.is_empty());
+}
