@@ -20,6 +20,17 @@ pub fn envoy_binary() -> anyhow::Result<PathBuf> {
     Ok(FOUND.get_or_init(|| path).clone())
 }
 
+/// The directory with the module that runs llama.cpp's server, for `PYTHONPATH`: `$TIDEGATE_LLAMA`, or the pinned one,
+/// fetched on first use. Blocks while it is fetched.
+pub fn llama_modules() -> anyhow::Result<PathBuf> {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = FOUND.get() {
+        return Ok(path.clone());
+    }
+    let path = fetch("llama")?;
+    Ok(FOUND.get_or_init(|| path).clone())
+}
+
 fn fetch(name: &str) -> anyhow::Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parts.py");
     let done = Command::new("python3")

@@ -3,6 +3,7 @@
 //! With the real Envoy where only it can answer, with simulated ones (whose referee watches every message) elsewhere.
 
 mod inference;
+mod llama;
 mod loading;
 mod manners;
 mod reload;
