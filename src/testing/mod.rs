@@ -5,7 +5,8 @@
 //! and waiting means [`eventually`]. Everything that is started (process, task, socket) ends with the value that
 //! stands for it, and all traffic stays on loopback.
 //!
-//! * real parts: [`parts`] (where the Envoy binary comes from), [`envoy`] (a running one, its admin, its access log)
+//! * real parts: [`parts`] (where they come from), [`envoy`] (a running one, its admin, its access log), [`llama`]
+//!   (llama.cpp's server), [`child`] (what both are as processes)
 //! * doubles: [`instance`] (a backend), [`sim_envoy`] (an xDS client), [`scripted_ads`] (an xDS server),
 //!   [`xds_samples`] (resources to speak about)
 //! * tidegate itself: [`app`] (whole, in this process), [`process`] (the real program), [`setup`] (their config)
@@ -13,10 +14,12 @@
 //! * tools: [`load`], [`fetch`], [`eventually`], [`trace`]
 
 pub mod app;
+pub mod child;
 pub mod envoy;
 pub mod eventually;
 pub mod fetch;
 pub mod instance;
+pub mod llama;
 pub mod load;
 pub mod model;
 pub mod parts;

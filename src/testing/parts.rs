@@ -13,22 +13,29 @@ use anyhow::{Context, bail};
 /// The Envoy binary: `$TIDEGATE_ENVOY`, or the pinned one, fetched on first use. Blocks while it is fetched.
 pub fn envoy_binary() -> anyhow::Result<PathBuf> {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
-    if let Some(path) = FOUND.get() {
-        return Ok(path.clone());
-    }
-    let path = fetch("envoy")?;
-    Ok(FOUND.get_or_init(|| path).clone())
+    found(&FOUND, "envoy")
+}
+
+/// The directory with the module that runs llama.cpp's server, for `PYTHONPATH`: `$TIDEGATE_LLAMA`, or the pinned one,
+/// fetched on first use. Blocks while it is fetched.
+pub fn llama_modules() -> anyhow::Result<PathBuf> {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    found(&FOUND, "llama")
 }
 
 /// A directory for `PYTHONPATH` with grpcio, which brings gRPC's own xDS client: `$TIDEGATE_GRPCIO`, or the pinned one,
-/// fetched on first use.
+/// fetched on first use. Blocks while it is fetched.
 pub fn grpcio() -> anyhow::Result<PathBuf> {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
-    if let Some(path) = FOUND.get() {
+    found(&FOUND, "grpcio")
+}
+
+fn found(once: &OnceLock<PathBuf>, name: &str) -> anyhow::Result<PathBuf> {
+    if let Some(path) = once.get() {
         return Ok(path.clone());
     }
-    let path = fetch("grpcio")?;
-    Ok(FOUND.get_or_init(|| path).clone())
+    let path = fetch(name)?;
+    Ok(once.get_or_init(|| path).clone())
 }
 
 fn fetch(name: &str) -> anyhow::Result<PathBuf> {

@@ -4,6 +4,7 @@
 
 mod existing;
 mod inference;
+mod llama;
 mod loading;
 mod manners;
 mod reload;

@@ -24,6 +24,8 @@ pub struct Host {
     pub weight: u64,
     /// True while Envoy's own outlier detection has it out.
     pub outlier: bool,
+    /// Requests under way on it.
+    pub active_requests: u64,
 }
 
 impl Admin {
@@ -105,11 +107,19 @@ fn parse_clusters(page: &Value) -> BTreeMap<String, BTreeMap<SocketAddr, Host>> 
 
 fn host(status: &Value) -> Host {
     let health = &status["health_status"];
+    let stats = status["stats"].as_array();
+    let active = stats.into_iter().flatten().find(|stat| stat["name"] == "rq_active");
     Host {
         eds_health: health["eds_health_status"].as_str().unwrap_or("UNKNOWN").to_owned(),
         weight: status["weight"].as_u64().unwrap_or(1),
         outlier: health["failed_outlier_check"].as_bool().unwrap_or(false),
+        // Envoy leaves a zero out, and writes other numbers as text.
+        active_requests: active.and_then(|stat| number(&stat["value"])).unwrap_or(0),
     }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
 
 fn socket(address: &Value) -> Option<SocketAddr> {
@@ -123,12 +133,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_read_with_health_and_weight() {
+    fn hosts_are_read_with_health_weight_and_load() {
         let page = serde_json::json!({"cluster_statuses": [{"name": "c", "host_statuses": [{
             "address": {"socket_address": {"address": "127.0.0.1", "port_value": 8000}},
+            "stats": [{"name": "cx_active", "value": "9"}, {"name": "rq_active", "value": "3", "type": "GAUGE"}],
             "health_status": {"eds_health_status": "DRAINING"}, "weight": 25}]}, {"name": "empty"}]});
         let clusters = parse_clusters(&page);
-        let host = Host { eds_health: "DRAINING".to_owned(), weight: 25, outlier: false };
+        let host = Host { eds_health: "DRAINING".to_owned(), weight: 25, outlier: false, active_requests: 3 };
         assert_eq!(clusters["c"], BTreeMap::from([("127.0.0.1:8000".parse().unwrap(), host)]));
         assert!(clusters["empty"].is_empty());
     }

@@ -15,14 +15,17 @@ mod bootstrap;
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::Context;
 use tempfile::TempDir;
 
 pub use admin::{Admin, Host};
 pub use bootstrap::Bootstrap;
 
+pub use super::child::Signal;
+
+use super::child::ChildProcess;
 use super::eventually::eventually;
 use super::parts;
 
@@ -30,7 +33,6 @@ use super::parts;
 pub const SCRATCH: &str = "$SCRATCH";
 
 const EPHEMERAL_ADMIN: &str = "{admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}}";
-const LOG_TAIL_LINES: usize = 40;
 
 /// How to run it.
 #[derive(Debug, Clone)]
@@ -61,21 +63,10 @@ impl EnvoyOptions {
     }
 }
 
-/// What to send to the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signal {
-    /// Freeze: sockets stay open, nothing is answered.
-    Stop,
-    /// Go on after [`Signal::Stop`].
-    Cont,
-    /// Exit at once, cutting streams.
-    Term,
-}
-
 /// A running Envoy. Dropping it kills it.
 #[derive(Debug)]
 pub struct EnvoyProcess {
-    child: Child,
+    process: ChildProcess,
     scratch: TempDir,
     admin: Admin,
 }
@@ -88,8 +79,8 @@ impl EnvoyProcess {
         let at = |name: &str| scratch.path().join(name);
         let here = scratch.path().to_str().context("the scratch directory's name is UTF-8")?;
         std::fs::write(at("bootstrap.yaml"), bootstrap.replace(SCRATCH, here))?;
-        let console = std::fs::File::create(at("console.log"))?;
-        let child = Command::new(&binary)
+        let mut command = Command::new(&binary);
+        command
             .arg("--config-path")
             .arg(at("bootstrap.yaml"))
             .args(["--config-yaml", EPHEMERAL_ADMIN])
@@ -97,14 +88,9 @@ impl EnvoyProcess {
             .arg("--admin-address-path")
             .arg(at("admin.address"))
             .args(["--file-flush-interval-msec", "50", "--log-level", options.log_level])
-            .args(["--concurrency", &options.concurrency.to_string()])
-            .stdin(Stdio::null())
-            .stdout(console.try_clone()?)
-            .stderr(console)
-            .spawn()
-            .with_context(|| format!("running {}", binary.display()))?;
-        // The value owns the child from here on, so that every early return kills it.
-        let mut envoy = Self { child, scratch, admin: Admin::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
+            .args(["--concurrency", &options.concurrency.to_string()]);
+        let process = ChildProcess::start("Envoy", command, &at("console.log"))?;
+        let mut envoy = Self { process, scratch, admin: Admin::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
         envoy.admin = Admin::new(envoy.wait_for_admin().await?);
         if options.wait_live {
             envoy.wait_live().await?;
@@ -115,7 +101,7 @@ impl EnvoyProcess {
     /// Waits until Envoy has its first config and serves.
     pub async fn wait_live(&mut self) -> anyhow::Result<()> {
         let admin = self.admin.clone();
-        let live = self.while_running("Envoy is LIVE", async || match admin.ready().await {
+        let live = self.process.while_running("Envoy is LIVE", async || match admin.ready().await {
             Ok(true) => Ok(()),
             Ok(false) => Err("still initializing".to_owned()),
             Err(error) => Err(format!("{error:#}")),
@@ -135,7 +121,7 @@ impl EnvoyProcess {
 
     /// The process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// Where the listener `name` is bound, once it is.
@@ -147,75 +133,33 @@ impl EnvoyProcess {
         eventually(&format!("listener {name} is bound"), find).await.with_context(|| self.log_tail())
     }
 
-    /// Sends a signal to this process.
+    /// Sends a signal to this process. [`Signal::Term`] cuts streams.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let name = match signal {
-            Signal::Stop => "-STOP",
-            Signal::Cont => "-CONT",
-            Signal::Term => "-TERM",
-        };
-        let sent = Command::new("kill").args([name, &self.pid().to_string()]).status()?;
-        ensure!(sent.success(), "kill {name} {} failed", self.pid());
-        Ok(())
+        self.process.signal(signal)
     }
 
     /// True once the process has ended by itself.
     pub fn has_ended(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(Some(_)))
+        self.process.has_ended()
     }
 
     /// Ends the process by SIGTERM and reads its status.
     pub async fn terminate(mut self) -> anyhow::Result<ExitStatus> {
-        self.signal(Signal::Term)?;
-        eventually("Envoy exits", async || {
-            self.child.try_wait().map_err(|e| e.to_string())?.ok_or_else(|| "still running".to_owned())
-        })
-        .await
+        self.process.terminate().await
     }
 
     /// The last lines that Envoy wrote.
     pub fn log_tail(&self) -> String {
-        let text = std::fs::read(self.scratch.path().join("console.log")).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let lines: Vec<_> = text.lines().collect();
-        let tail = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
-        format!("Envoy's log ends with:\n{}", tail.join("\n"))
+        self.process.log_tail()
     }
 
     async fn wait_for_admin(&mut self) -> anyhow::Result<SocketAddr> {
         let file = self.scratch.path().join("admin.address");
-        self.while_running("Envoy's admin is bound", async || {
-            let text = std::fs::read_to_string(&file).map_err(|e| e.to_string())?;
-            text.trim().parse::<SocketAddr>().map_err(|e| format!("{text:?}: {e}"))
-        })
-        .await
-    }
-
-    /// [`eventually`], but at once an error when the process is gone; with the log in either case.
-    async fn while_running<T>(
-        &mut self,
-        what: &str,
-        mut check: impl AsyncFnMut() -> Result<T, String>,
-    ) -> anyhow::Result<T> {
-        let child = &mut self.child;
-        let outcome = eventually(what, async || {
-            if let Some(status) = child.try_wait().map_err(|e| e.to_string())? {
-                return Ok(Err(status));
-            }
-            check().await.map(Ok)
-        });
-        match outcome.await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(status)) => bail!("{what}: it exited with {status}. {}", self.log_tail()),
-            Err(error) => Err(error.context(self.log_tail())),
-        }
-    }
-}
-
-impl Drop for EnvoyProcess {
-    fn drop(&mut self) {
-        // Both fail only if the child is gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process
+            .while_running("Envoy's admin is bound", async || {
+                let text = std::fs::read_to_string(&file).map_err(|e| e.to_string())?;
+                text.trim().parse::<SocketAddr>().map_err(|e| format!("{text:?}: {e}"))
+            })
+            .await
     }
 }
