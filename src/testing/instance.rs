@@ -39,6 +39,8 @@ pub enum Mode {
     Healthy,
     /// `/health` answers this status; user traffic is served.
     Status(StatusCode),
+    /// User traffic is answered with this status; `/health` answers 200.
+    Failing(StatusCode),
     /// `/health` answers 302 to this place.
     Redirect(String),
     /// 503 everywhere, as while a model loads.
@@ -317,6 +319,9 @@ impl Shared {
                 Mode::Status(status) => {
                     return self.plain(if is_probe { status } else { StatusCode::OK });
                 }
+                Mode::Failing(status) => {
+                    return self.plain(if is_probe { StatusCode::OK } else { status });
+                }
                 Mode::Redirect(to) if is_probe => return self.redirect(&to),
                 Mode::Redirect(_) => return self.plain(StatusCode::OK),
                 Mode::Loading => return self.plain(StatusCode::SERVICE_UNAVAILABLE),
@@ -369,7 +374,9 @@ mod tests {
         assert_eq!((status(HEALTH).await, status("/v1").await), (302, 200));
         instance.set(Mode::Loading).await.unwrap();
         assert_eq!((status(HEALTH).await, status("/v1").await), (503, 503));
-        assert_eq!(instance.account().by_path(), BTreeMap::from([(HEALTH, 4), ("/v1", 4)]));
+        instance.set(Mode::Failing(StatusCode::BAD_GATEWAY)).await.unwrap();
+        assert_eq!((status(HEALTH).await, status("/v1").await), (200, 502));
+        assert_eq!(instance.account().by_path(), BTreeMap::from([(HEALTH, 5), ("/v1", 5)]));
     }
 
     #[tokio::test]

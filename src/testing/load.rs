@@ -2,7 +2,7 @@
 //!
 //! Workers send one request after another, each over its own kept-alive connection, or at a given pace. Times are the
 //! client's. When *Envoy* started a request is another question, see [`super::envoy::access_log`]. Used by system
-//! tests and by the `push` benchmark.
+//! tests and by benchmarks.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -39,6 +39,8 @@ pub struct Load {
     pub requests_per_worker: u64,
     /// All stop after this time.
     pub at_most: Duration,
+    /// A request without a whole answer by then has failed.
+    pub timeout: Duration,
 }
 
 impl Load {
@@ -52,6 +54,7 @@ impl Load {
             interval: Duration::from_millis(20),
             requests_per_worker: u64::MAX,
             at_most: Duration::from_secs(60),
+            timeout: Duration::from_secs(60),
         }
     }
 
@@ -112,6 +115,22 @@ impl Traffic {
         Self { account: account.subscribe(), stop, workers }
     }
 
+    /// Starts sending at an open pace: one request each `interval` on the whole, however many still wait for their
+    /// answers. Only when `workers` of them wait does the pace slacken.
+    pub fn start_open(load: Load, clock: Clock) -> Self {
+        let account = watch::Sender::new(Vec::new());
+        let stop = watch::Sender::new(false);
+        let mut workers = JoinSet::new();
+        let (told, stopped) = (account.subscribe(), stop.subscribe());
+        workers.spawn(pace(Arc::new(load), clock, account, stopped));
+        Self { account: told, stop, workers }
+    }
+
+    /// How many requests have ended so far.
+    pub fn ended(&self) -> usize {
+        self.account.borrow().len()
+    }
+
     /// What was sent and answered so far, in order of the answers.
     pub fn so_far(&self) -> Vec<Sent> {
         self.account.borrow().clone()
@@ -165,38 +184,80 @@ impl Worker {
                 _ = self.stopped.wait_for(|stop| *stop) => return,
             }
             next = (next + self.load.interval).max(self.clock.now());
-            let start = self.clock.now();
-            let answer = self.exchange().await;
-            let (outcome, served_by) = match answer {
-                Ok((status, served_by)) => (Ok(status), served_by),
-                Err(error) => {
-                    self.connection = None;
-                    (Err(format!("{error:#}")), None)
-                }
-            };
-            let sent = Sent { start, end: self.clock.now(), outcome, served_by };
+            let sent = send(&self.load, self.clock, &mut self.connection).await;
             self.account.send_modify(|account| account.push(sent));
             if *self.stopped.borrow() {
                 return;
             }
         }
     }
+}
 
-    async fn exchange(&mut self) -> anyhow::Result<(u16, Option<String>)> {
-        let mut request =
-            Request::get(&self.load.path).header("host", self.load.target.to_string()).body(Empty::new())?;
-        request.headers_mut().extend(self.load.headers.iter().cloned());
-        let (mut sender, driver) = match self.connection.take() {
-            Some((sender, driver)) if !sender.is_closed() => (sender, driver),
-            _ => connect(self.load.target).await?,
-        };
-        sender.ready().await?;
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        body.collect().await?;
-        self.connection = Some((sender, driver));
-        let served_by = head.headers.get(SERVED_BY).and_then(|name| name.to_str().ok());
-        Ok((head.status.as_u16(), served_by.map(str::to_owned)))
+/// One request each `interval`. Once it is stopped, or its time is over, it waits for the answers under way.
+async fn pace(
+    load: Arc<Load>,
+    clock: Clock,
+    account: watch::Sender<Vec<Sent>>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let started = clock.now();
+    let mut next = started;
+    let mut idle = Vec::new();
+    let mut waiting = JoinSet::new();
+    let most = load.workers as usize;
+    // All arms may be dropped: nothing is lost by it.
+    while next.since(started) < load.at_most {
+        tokio::select! {
+            _ = stopped.wait_for(|stop| *stop) => break,
+            Some(Ok((sent, connection))) = waiting.join_next() => {
+                account.send_modify(|account| account.push(sent));
+                idle.extend(connection);
+            }
+            () = clock.sleep_until(next), if waiting.len() < most => {
+                // Start to start, and what is late is made up for: the pace is a promise.
+                next = next + load.interval;
+                let (load, mut connection) = (load.clone(), idle.pop());
+                waiting.spawn(async move {
+                    let sent = send(&load, clock, &mut connection).await;
+                    (sent, connection)
+                });
+            }
+        }
     }
+    while let Some(ended) = waiting.join_next().await {
+        let Ok((sent, _)) = ended else { continue };
+        account.send_modify(|account| account.push(sent));
+    }
+}
+
+/// One request, on `connection` if it is still good; what is left there is good for another.
+async fn send(load: &Load, clock: Clock, connection: &mut Option<Connection>) -> Sent {
+    let start = clock.now();
+    let answer = match tokio::time::timeout(load.timeout, exchange(load, connection)).await {
+        Ok(answer) => answer.map_err(|error| format!("{error:#}")),
+        Err(_) => Err(format!("no answer in {:?}", load.timeout)),
+    };
+    let (outcome, served_by) = match answer {
+        Ok((status, served_by)) => (Ok(status), served_by),
+        Err(error) => (Err(error), None),
+    };
+    Sent { start, end: clock.now(), outcome, served_by }
+}
+
+/// Leaves a connection behind only after a whole answer.
+async fn exchange(load: &Load, kept: &mut Option<Connection>) -> anyhow::Result<(u16, Option<String>)> {
+    let mut request = Request::get(&load.path).header("host", load.target.to_string()).body(Empty::new())?;
+    request.headers_mut().extend(load.headers.iter().cloned());
+    let (mut sender, driver) = match kept.take() {
+        Some((sender, driver)) if !sender.is_closed() => (sender, driver),
+        _ => connect(load.target).await?,
+    };
+    sender.ready().await?;
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    body.collect().await?;
+    *kept = Some((sender, driver));
+    let served_by = head.headers.get(SERVED_BY).and_then(|name| name.to_str().ok());
+    Ok((head.status.as_u16(), served_by.map(str::to_owned)))
 }
 
 async fn connect(target: SocketAddr) -> anyhow::Result<Connection> {
@@ -226,6 +287,29 @@ mod tests {
         assert!(sent.iter().all(|sent| sent.is_ok() && sent.start <= sent.end));
         assert_eq!(shares(&sent), BTreeMap::from([(instance.name().to_owned(), 20)]));
         assert_eq!(instance.account().accepted, 2, "connections are kept");
+    }
+
+    #[tokio::test]
+    async fn hanging_requests_do_not_slow_an_open_pace() {
+        let instance = FakeInstance::start().await.unwrap();
+        instance.set(Mode::Hang).await.unwrap();
+        let load = Load { interval: Duration::from_millis(1), workers: 50, ..Load::new(instance.address()) };
+        let traffic = Traffic::start_open(load, Clock::start());
+        instance.wait_until("50 requests hang", |seen| seen.requests.len() == 50).await.unwrap();
+        assert_eq!(traffic.ended(), 0);
+        instance.set(Mode::Healthy).await.unwrap();
+        let sent = traffic.stop().await;
+        assert!(sent.len() >= 50 && sent.iter().all(Sent::is_ok), "{sent:?}");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_hangs_too_long_has_failed() {
+        let instance = FakeInstance::start().await.unwrap();
+        instance.set(Mode::Hang).await.unwrap();
+        let mut load = Load::new(instance.address());
+        (load.workers, load.requests_per_worker, load.timeout) = (1, 1, Duration::from_millis(20));
+        let sent = Traffic::start(load, Clock::start()).finish().await;
+        assert!(sent[0].outcome.as_ref().is_err_and(|why| why.contains("no answer in 20ms")), "{sent:?}");
     }
 
     #[tokio::test]

@@ -23,6 +23,8 @@ pub struct Bootstrap {
     pub lds: bool,
     /// Static clusters whose endpoints alone come over ADS.
     pub eds_clusters: Vec<String>,
+    /// Further static clusters, each in flow style, braces included.
+    pub static_clusters: Vec<String>,
 }
 
 impl Default for Bootstrap {
@@ -34,6 +36,7 @@ impl Default for Bootstrap {
             cds: false,
             lds: false,
             eds_clusters: Vec::new(),
+            static_clusters: Vec::new(),
         }
     }
 }
@@ -48,6 +51,7 @@ impl Bootstrap {
             clusters.push(xds_cluster(xds));
         }
         clusters.extend(self.eds_clusters.iter().map(|name| eds_cluster(name)));
+        clusters.extend(self.static_clusters.iter().cloned());
         out.push_str(&format!("static_resources:\n  listeners: [{}]\n", traffic_listener()));
         out.push_str(&format!("  clusters: [{}]\n", clusters.join(", ")));
         out

@@ -2,7 +2,7 @@
 //!
 //! Started from a bootstrap in a scratch directory of its own, with its admin and its listeners on ephemeral ports,
 //! and killed by its process id when the value is dropped. It is the real thing: nothing here interprets config.
-//! Used by integration tests and by the `push` benchmark.
+//! Used by integration tests and by benchmarks.
 //!
 //! * [`EnvoyProcess`]: start, signals, log
 //! * [`Admin`]: what Envoy says about itself
