@@ -70,7 +70,7 @@ async fn a_drain_waits_for_the_acknowledgement_of_every_stream_and_can_be_taken_
         app.wait_served("llm", &[(a, Serve::Draining), (b, Serve::Healthy)]).await.unwrap();
         let mut statuses = api.watch_drain(watch.clone()).await.unwrap().into_inner();
         let mut half = statuses.message().await.unwrap().unwrap();
-        while half.settled.len() < 1 {
+        while half.settled.is_empty() {
             half = statuses.message().await.unwrap().unwrap();
         }
         assert_eq!((half.pending.len(), half.acknowledged), (1, false), "{half:?}");
