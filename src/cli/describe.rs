@@ -26,8 +26,14 @@ const SECOND_LOOK: Duration = Duration::from_secs(1);
 pub(super) struct DescribeArgs {
     #[command(subcommand)]
     what: Option<What>,
+    /// CLUSTER/INSTANCE
+    #[arg(required = true)]
+    instance: Option<String>,
+    /// How it is written
+    #[arg(short, long, value_enum, default_value_t = Output::Yaml)]
+    output: Output,
     #[command(flatten)]
-    instance: Option<InstanceArgs>,
+    server: ServerArgs,
 }
 
 /// What can be described. Without a word for it, it is an instance.
@@ -70,18 +76,19 @@ struct ClusterArgs {
 pub(super) fn run(args: &DescribeArgs) -> anyhow::Result<Exit> {
     match (&args.what, &args.instance) {
         (Some(What::Cluster(args)), _) => cluster(args),
-        (Some(What::Instance(args)), _) | (None, Some(args)) => instance(args),
+        (Some(What::Instance(args)), _) => instance(&args.instance, args.output, &args.server),
+        (None, Some(name)) => instance(name, args.output, &args.server),
         (None, None) => bail!("write CLUSTER/INSTANCE, or `cluster` and a name"),
     }
 }
 
-fn instance(args: &InstanceArgs) -> anyhow::Result<Exit> {
-    let name = instance_name(&args.instance)?;
-    let list = with_client(&args.server, async |mut client| {
+fn instance(name: &str, output: Output, server: &ServerArgs) -> anyhow::Result<Exit> {
+    let name = instance_name(name)?;
+    let list = with_client(server, async |mut client| {
         let answer = client.get_instance(pb::GetInstanceRequest { name }).await.map_err(|s| plain(&s))?;
         Ok(get::instances(&[answer.into_inner()]))
     })?;
-    get::print_one(list, args.output)?;
+    get::print_one(list, output)?;
     Ok(Exit::Done)
 }
 
@@ -119,7 +126,7 @@ fn cluster(args: &ClusterArgs) -> anyhow::Result<Exit> {
         .filter_map(|envoy| Some(format!("{} ({:#})", envoy.admin, envoy.said.as_ref().err()?)))
         .collect();
     if !unread.is_empty() {
-        bail!("no Envoy's admin interface could be read at {}", unread.join(", "));
+        bail!("could not read an Envoy's admin interface at {}", unread.join(", "));
     }
     Ok(Exit::Done)
 }
@@ -243,7 +250,9 @@ fn data(seen: &Seen, envoys: &[Envoy]) -> Value {
             "admin": envoy.admin, "node": node, "version": version, "error": null,
             "findings": findings.iter().map(Finding::data).collect::<Vec<_>>(),
         }),
-        Err(error) => json!({ "admin": envoy.admin, "error": format!("{error:#}") }),
+        Err(error) => json!({
+            "admin": envoy.admin, "node": null, "version": null, "error": format!("{error:#}"), "findings": null,
+        }),
     };
     let mut data = get::clusters(std::slice::from_ref(&seen.cluster)).into_one();
     data["instances"] = get::instances(&seen.instances).into_data();

@@ -98,7 +98,7 @@ impl Of<'_> {
             endpoints.filter_map(|e| e["health_status"].as_str()).filter(|s| *s != "UNKNOWN").collect();
         let fixed = (!written.is_empty()).then(|| {
             self.problem("load_assignment.endpoints.lb_endpoints.health_status", written.join(", "))
-                .effect("written there it is a constant (older Envoys ignore it): health comes over EDS or not at all")
+                .effect("written there it is a constant (earlier Envoys ignored it): health comes over EDS or not at all")
                 .instead("no `health_status` in `load_assignment`; the endpoints over EDS")
         });
         [Some(served), fixed].into_iter().flatten().collect()

@@ -75,7 +75,9 @@ fn compare(at: Address, host: &Value, serve: Serve, expected: &str) -> Vec<Findi
         let cause = if *flag == "failed_outlier_check" { "outlier_detection" } else { "health_checks" };
         findings.push(
             problem(at, &format!("health_status.{flag}"), "true")
-                .effect(format!("tidegate tells {expected}, and it gets no traffic all the same: {why}"))
+                .effect(format!(
+                    "tidegate tells {expected}, and this Envoy counts it as out all the same: {why}"
+                ))
                 .instead(format!(
                     "take `{cause}` out of the cluster, or find out why this Envoy alone fails there"
                 )),
@@ -84,9 +86,7 @@ fn compare(at: Address, host: &Value, serve: Serve, expected: &str) -> Vec<Findi
     if serve == Serve::Healthy && health["failed_active_degraded_check"] == true {
         findings.push(
             problem(at, "health_status.failed_active_degraded_check", "true")
-                .effect(
-                    "tidegate tells HEALTHY, and it gets overflow only: Envoy's own check calls it degraded",
-                )
+                .effect("tidegate tells HEALTHY, and this Envoy counts it as degraded: its own check says so")
                 .instead("take `health_checks` out of the cluster"),
         );
     }
