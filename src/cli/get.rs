@@ -1,9 +1,9 @@
-//! `tidegate get` and `tidegate describe`.
+//! `tidegate get`, and what is listed as `describe` shows it too.
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
-use super::client::{ServerArgs, instance_name, plain, with_client};
+use super::client::{ServerArgs, plain, with_client};
 use super::{Exit, render};
 use crate::pb::admin as pb;
 
@@ -18,18 +18,6 @@ pub(super) struct GetArgs {
     cluster: Option<String>,
     /// How the list is written
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-/// Arguments of `tidegate describe`.
-#[derive(Debug, Args)]
-pub(super) struct DescribeArgs {
-    /// CLUSTER/INSTANCE
-    instance: String,
-    /// How it is written
-    #[arg(short, long, value_enum, default_value_t = Output::Yaml)]
     output: Output,
     #[command(flatten)]
     server: ServerArgs,
@@ -64,11 +52,23 @@ pub(super) enum Output {
 }
 
 /// A list: columns for a table, and the same as data. Columns after `narrow` are for wide tables.
-struct List {
+pub(super) struct List {
     columns: &'static [&'static str],
     narrow: usize,
     rows: Vec<Vec<String>>,
     data: Vec<Value>,
+}
+
+impl List {
+    /// The first as data; null if there is none.
+    pub(super) fn into_one(self) -> Value {
+        self.data.into_iter().next().unwrap_or(Value::Null)
+    }
+
+    /// All of it as data.
+    pub(super) fn into_data(self) -> Value {
+        Value::Array(self.data)
+    }
 }
 
 /// Lists.
@@ -97,26 +97,18 @@ pub(super) fn run(args: &GetArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Tells everything about one instance.
-pub(super) fn describe(args: &DescribeArgs) -> anyhow::Result<Exit> {
-    let name = instance_name(&args.instance)?;
-    let list = with_client(&args.server, async |mut client| {
-        let answer = client.get_instance(pb::GetInstanceRequest { name }).await.map_err(|s| plain(&s))?;
-        Ok(instances(&[answer.into_inner()]))
-    })?;
-    match args.output {
-        Output::Table | Output::Wide => print(list, Output::Wide)?,
-        Output::Json | Output::Yaml => {
-            let one = list.data.into_iter().next().unwrap_or(Value::Null);
-            render::data(&one, args.output == Output::Yaml)?;
-        }
+/// Prints a list of one: as a wide table, or as the thing itself.
+pub(super) fn print_one(list: List, output: Output) -> anyhow::Result<()> {
+    match output {
+        Output::Table | Output::Wide => print(list, Output::Wide),
+        Output::Json | Output::Yaml => render::data(&list.into_one(), output == Output::Yaml),
     }
-    Ok(Exit::Done)
 }
 
-fn print(list: List, output: Output) -> anyhow::Result<()> {
+/// Prints a list.
+pub(super) fn print(list: List, output: Output) -> anyhow::Result<()> {
     let shown = match output {
-        Output::Json | Output::Yaml => return render::data(&Value::Array(list.data), output == Output::Yaml),
+        Output::Json | Output::Yaml => return render::data(&list.into_data(), output == Output::Yaml),
         Output::Table => list.narrow,
         Output::Wide => list.columns.len(),
     };
@@ -130,7 +122,8 @@ fn short(name: &str) -> String {
     name.trim_start_matches("clusters/").replace("/instances/", "/")
 }
 
-fn clusters(clusters: &[pb::Cluster]) -> List {
+/// Clusters as a list.
+pub(super) fn clusters(clusters: &[pb::Cluster]) -> List {
     let row = |c: &pb::Cluster| {
         let standing = c.standing().as_str_name().to_lowercase();
         let counts = [c.healthy, c.degraded, c.unhealthy, c.draining, c.absent, c.clients];
@@ -164,7 +157,8 @@ fn clusters(clusters: &[pb::Cluster]) -> List {
     }
 }
 
-fn instances(instances: &[pb::Instance]) -> List {
+/// Instances as a list.
+pub(super) fn instances(instances: &[pb::Instance]) -> List {
     let row = |i: &pb::Instance| {
         let serve = i.serve().as_str_name().to_lowercase();
         vec![
@@ -191,7 +185,8 @@ fn instances(instances: &[pb::Instance]) -> List {
     }
 }
 
-fn clients(clients: &[pb::Client]) -> List {
+/// Clients as a list.
+pub(super) fn clients(clients: &[pb::Client]) -> List {
     let row = |c: &pb::Client| {
         vec![
             c.node.clone(),

@@ -13,7 +13,10 @@
 mod bootstrap;
 mod check;
 mod client;
+mod describe;
+mod doctor;
 mod drain;
+mod envoy_admin;
 mod get;
 mod render;
 mod serve;
@@ -50,8 +53,8 @@ enum Command {
     Check(check::CheckArgs),
     /// List what tidegate knows: clusters, instances, or connected clients
     Get(get::GetArgs),
-    /// Tell everything about one instance
-    Describe(get::DescribeArgs),
+    /// Tell everything about one instance, or about one cluster and the Envoys that serve it
+    Describe(describe::DescribeArgs),
     /// Take an instance out of traffic
     Drain(drain::DrainArgs),
     /// Let a drained instance serve again
@@ -74,7 +77,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
         Command::Get(args) => get::run(&args),
-        Command::Describe(args) => get::describe(&args),
+        Command::Describe(args) => describe::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Undrain(args) => drain::undo(&args),
         Command::Bootstrap(args) => bootstrap::run(&args),

@@ -67,7 +67,8 @@ fn counts(config: &Config) -> (usize, usize, usize) {
     (config.clusters.len(), instances, config.listeners.len())
 }
 
-fn plural(n: usize, noun: &str) -> String {
+/// A count with its noun.
+pub(super) fn plural(n: usize, noun: &str) -> String {
     if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
 }
 

@@ -20,7 +20,7 @@ fn tidegate(app: &TestApp, args: &[&str]) -> Command {
     command
 }
 
-async fn run(app: &TestApp, args: &[&str]) -> (Output, String, String) {
+pub(crate) async fn run(app: &TestApp, args: &[&str]) -> (Output, String, String) {
     let output = tidegate(app, args).output().await.unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));

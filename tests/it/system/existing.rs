@@ -9,6 +9,8 @@ use tidegate::testing::instance::Mode;
 use tidegate::testing::load::shares;
 use tidegate::testing::setup::{Setup, free_address};
 
+use crate::admin::ok;
+
 use super::{addresses, assert_all_ok, fakes, traffic, wait_hosts, wait_more};
 
 const BEFORE: &str = include_str!("../../../envoy/existing.yaml");
@@ -63,6 +65,9 @@ async fn an_envoy_with_a_config_of_its_own_comes_over_and_goes_back_without_a_fa
     let moved = start(&over, 1).await;
     wait_hosts(moved.admin(), "llama", &[(a, "HEALTHY"), (b, "HEALTHY")]).await;
     gone(old).await;
+    let admin = moved.admin().address().to_string();
+    let described = ok(&app, &["describe", "cluster", "llama", "--envoy-admin", &admin]).await;
+    assert!(described.contains("nothing works against the verdicts"), "{described}");
     wait_more(&mut traffic, 100).await;
     // It listens to verdicts now.
     fakes[0].set(Mode::Status(http::StatusCode::SERVICE_UNAVAILABLE)).await.unwrap();
