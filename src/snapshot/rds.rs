@@ -90,7 +90,9 @@ fn retry(num_retries: u32) -> RetryPolicy {
                 &PreviousHostsPredicate::default(),
             ))),
         }],
-        host_selection_retry_max_attempts: 3,
+        // To least-request a dead instance is the idlest of all, and is picked again: with 3 attempts 38 of 600
+        // requests failed beside one dead instance, with 30 none.
+        host_selection_retry_max_attempts: 30,
         ..Default::default()
     }
 }
