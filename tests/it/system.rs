@@ -6,6 +6,7 @@ mod existing;
 mod inference;
 mod loading;
 mod manners;
+mod ports;
 mod reload;
 mod restart;
 mod rude;
