@@ -14,6 +14,7 @@ use anyhow::{Context as _, ensure};
 use tidegate::clock::Clock;
 use tidegate::config::Config;
 use tidegate::model::{Address, ClientEvent, ClusterPlan, Entry, Instance, Plan, Reason, Serve, Standing};
+use tidegate::net::Ports;
 use tidegate::telemetry;
 use tidegate::testing::envoy::{Bootstrap, EnvoyOptions, EnvoyProcess, access_log};
 use tidegate::testing::eventually::eventually;
@@ -87,6 +88,7 @@ impl Bench {
             snapshots: snapshots.subscribe(),
             clients,
             metrics: metrics.clone(),
+            port: Ports::default().port("xds", usize::MAX),
             shutdown: shutdown.clone(),
         });
         let mut tasks = JoinSet::new();

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::net::TcpListener;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use super::convert::{self, BadName};
@@ -14,6 +15,7 @@ use super::debt::{Debt, Over};
 use crate::clock::Clock;
 use crate::fleet::{CommandError, FleetHandle};
 use crate::model::{InstanceKey, Plan};
+use crate::net::{self, Port};
 use crate::pb::admin::admin_server::{Admin, AdminServer};
 use crate::pb::admin::{self as pb};
 use crate::snapshot::Snapshot;
@@ -40,29 +42,35 @@ pub struct AdminCtx {
 }
 
 /// Serves the admin API, its reflection and `grpc.health.v1` until shut down.
-pub async fn serve_admin(listener: TcpListener, ctx: AdminCtx) {
-    let shutdown = ctx.shutdown.clone();
+pub async fn serve_admin(listener: TcpListener, port: Port, ctx: AdminCtx) {
+    let (clock, shutdown) = (ctx.clock, ctx.shutdown.clone());
+    let routes = routes(ctx).await;
+    let serve = |socket: TcpStream| {
+        let (service, shutdown) = (TowerToHyperService::new(routes.clone()), shutdown.clone());
+        async move {
+            if net::begins_with_http2(&socket, &shutdown).await {
+                net::serve_http2(socket, service, shutdown.cancelled()).await;
+            }
+        }
+    };
+    net::accept(listener, port, clock, shutdown.clone(), serve).await;
+}
+
+async fn routes(ctx: AdminCtx) -> Routes {
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<AdminServer<Service>>().await;
+    let routes = Routes::new(health).add_service(AdminServer::new(Service(ctx)));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(pb::DESCRIPTORS)
         .build_v1();
-    let reflection = match reflection {
-        Ok(reflection) => Some(reflection),
+    match reflection {
+        Ok(reflection) => routes.add_service(reflection),
         Err(error) => {
             tracing::warn!(%error, "the admin API has no reflection");
-            None
+            routes
         }
-    };
-    let served = Server::builder()
-        .add_service(health)
-        .add_service(AdminServer::new(Service(ctx)))
-        .add_optional_service(reflection)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown.cancelled_owned())
-        .await;
-    if let Err(error) = served {
-        tracing::error!(%error, "the admin API ended");
     }
+    .prepare()
 }
 
 #[derive(Debug, Clone)]

@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::config::{self, Config, ConfigErrors, Listen};
 use crate::fleet::{self, FleetHandle, FleetInputs, FleetOutputs};
 use crate::model::{Catalog, Plan, SourceView};
-use crate::net::{self, BindError};
+use crate::net::{self, BindError, Descriptors, Ports};
 use crate::probe::{self, ProberCtx};
 use crate::snapshot::Snapshot;
 use crate::source::{self, FileProblem, FileState};
@@ -166,11 +166,14 @@ fn spawn(levels: Levels, path: PathBuf, clock: Clock, clients: Clients, sockets:
     let fleet_metrics = FleetMetrics::register(&mut registry, levels.plan.subscribe());
     let probe_metrics = probe::Metrics::register(&mut registry);
     let xds_metrics = xds::Metrics::register(&mut registry);
+    let ports = Ports::register(&mut registry);
     let reload_metrics = reload::Metrics::register(&mut registry, levels.status.subscribe());
     let (events, followed) = broadcast::channel(EVENT_BACKLOG);
     let (seen, observations) = mpsc::channel(OBSERVATION_BATCHES);
+    let descriptors = Descriptors::raise();
 
     let health = HealthCtx {
+        clock,
         registry: Arc::new(registry),
         config: levels.status.subscribe(),
         view: levels.view.subscribe(),
@@ -183,6 +186,7 @@ fn spawn(levels: Levels, path: PathBuf, clock: Clock, clients: Clients, sockets:
         snapshots: levels.snapshots.subscribe(),
         clients: clients.clone(),
         metrics: xds_metrics.clone(),
+        port: ports.port("xds", descriptors.xds),
         shutdown: shutdown.clone(),
     });
     let (fleet, commands) = FleetHandle::new();
@@ -200,11 +204,13 @@ fn spawn(levels: Levels, path: PathBuf, clock: Clock, clients: Clients, sockets:
         observations,
         commands,
     };
-    let max_sockets = net::descriptors_for_probes();
-    let prober = ProberCtx { clock, seed: fastrand::u64(..), metrics: probe_metrics, max_sockets };
+    let (seed, max_sockets) = (fastrand::u64(..), descriptors.probes);
+    let prober = ProberCtx { clock, seed, metrics: probe_metrics, max_sockets };
+    let health_port = ports.port("health", descriptors.health);
+    let admin_port = ports.port("admin", descriptors.admin);
 
-    tasks.spawn("health", admin::serve(sockets.health, health, shutdown.clone()));
-    tasks.spawn("admin", admin::serve_admin(sockets.admin, admin));
+    tasks.spawn("health", admin::serve(sockets.health, health_port, health, shutdown.clone()));
+    tasks.spawn("admin", admin::serve_admin(sockets.admin, admin_port, admin));
     tasks.spawn("xds", server.run(sockets.xds));
     tasks.spawn(
         "publisher",

@@ -20,7 +20,9 @@ pub struct TidegateProcess {
     binary: PathBuf,
     dir: TempDir,
     xds: SocketAddr,
+    admin: SocketAddr,
     health: SocketAddr,
+    max_descriptors: Option<u32>,
     child: Option<Child>,
 }
 
@@ -38,14 +40,29 @@ impl TidegateProcess {
         ensure!(setup.xds.port() != 0 && setup.health.port() != 0, "a process needs fixed ports");
         let dir = TempDir::with_prefix("tidegate-process-")?;
         std::fs::write(dir.path().join("tidegate.yaml"), setup.yaml())?;
-        Ok(Self { binary: binary.into(), dir, xds: setup.xds, health: setup.health, child: None })
+        let Setup { xds, admin, health, .. } = *setup;
+        Ok(Self { binary: binary.into(), dir, xds, admin, health, max_descriptors: None, child: None })
+    }
+
+    /// How many descriptors it may have open, from its next start on.
+    pub fn limit_descriptors(&mut self, to: u32) {
+        self.max_descriptors = Some(to);
     }
 
     /// Starts the process and returns at once. The log goes on in the same file.
     pub fn run(&mut self) -> anyhow::Result<()> {
         ensure!(self.child.is_none(), "it runs already");
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_path())?;
-        let child = Command::new(&self.binary)
+        let mut command = match self.max_descriptors {
+            None => Command::new(&self.binary),
+            // The shell sets both limits, soft and hard, and is replaced by the program.
+            Some(limit) => {
+                let mut shell = Command::new("sh");
+                shell.arg("-c").arg(format!("ulimit -n {limit}; exec \"$0\" \"$@\"")).arg(&self.binary);
+                shell
+            }
+        };
+        let child = command
             .args(["serve", "--config"])
             .arg(self.config_path())
             .env("RUST_LOG", "info")
@@ -85,6 +102,11 @@ impl TidegateProcess {
         self.xds
     }
 
+    /// Where the admin API is.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
     /// Where it serves its own health.
     pub fn health(&self) -> SocketAddr {
         self.health
@@ -98,6 +120,16 @@ impl TidegateProcess {
     /// Its directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// The CPU time it has used so far, in ticks of the system's clock: a hundred in a second.
+    pub fn cpu_ticks(&self) -> anyhow::Result<u64> {
+        let Some(child) = self.child.as_ref() else { bail!("nothing runs") };
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
+        // The name, in parentheses, may hold anything; user and system time are fields 14 and 15, the name is 2.
+        let (_, after_name) = stat.rsplit_once(") ").context("no name")?;
+        let ticks: Result<Vec<u64>, _> = after_name.split(' ').skip(11).take(2).map(str::parse).collect();
+        Ok(ticks?.iter().sum())
     }
 
     fn log_path(&self) -> PathBuf {

@@ -15,6 +15,8 @@ const CHECKS: &str = "{ readiness: { http: { path: /health }, interval: 150ms, t
 pub struct Setup {
     /// `listen.xds`; port 0 unless set.
     pub xds: SocketAddr,
+    /// `listen.admin`; port 0 unless set.
+    pub admin: SocketAddr,
     /// `listen.health`; port 0 unless set.
     pub health: SocketAddr,
     merge_window: &'static str,
@@ -36,6 +38,7 @@ impl Default for Setup {
         let any = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
         Self {
             xds: any,
+            admin: any,
             health: any,
             merge_window: "50ms",
             first_verdict_wait: "15s",
@@ -57,6 +60,7 @@ impl Setup {
     #[must_use]
     pub fn fixed_ports(mut self) -> Self {
         self.xds.set_port(free_port());
+        self.admin.set_port(free_port());
         self.health.set_port(free_port());
         self
     }
@@ -139,8 +143,8 @@ impl Setup {
     /// The config file.
     pub fn yaml(&self) -> String {
         let mut out = format!(
-            "listen: {{ xds: \"{}\", admin: \"127.0.0.1:0\", health: \"{}\" }}\n",
-            self.xds, self.health
+            "listen: {{ xds: \"{}\", admin: \"{}\", health: \"{}\" }}\n",
+            self.xds, self.admin, self.health
         );
         let (merge, wait, age) = (self.merge_window, self.first_verdict_wait, self.max_connection_age);
         // Writing into a String cannot fail.

@@ -2,14 +2,21 @@
 
 use std::process::Output;
 
+use tidegate::clock::Clock;
 use tidegate::model::Serve;
-use tidegate::pb::admin as pb;
 use tidegate::pb::admin::admin_client::AdminClient;
+use tidegate::pb::admin::{self as pb, DrainInstanceRequest, WatchDrainRequest};
 use tidegate::testing::app::TestApp;
 use tidegate::testing::setup::Setup;
 use tidegate::testing::sim_envoy::{Asks, Machine, Node, SimEnvoy, SimOptions};
 use tokio::process::Command;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 use super::system::{BOTH, addresses, envoy, fakes, wait_hosts};
 
@@ -18,6 +25,10 @@ fn tidegate(app: &TestApp, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(args).env("TIDEGATE_SERVER", app.admin().to_string()).kill_on_drop(true);
     command
+}
+
+async fn channel(app: &TestApp) -> Channel {
+    Endpoint::from_shared(format!("http://{}", app.admin())).unwrap().connect().await.unwrap()
 }
 
 pub(crate) async fn run(app: &TestApp, args: &[&str]) -> (Output, String, String) {
@@ -55,9 +66,7 @@ async fn a_drain_waits_for_the_acknowledgement_of_every_stream_and_can_be_taken_
         }
         let id = app.instance_of("llm", a);
         let name = format!("llm/{id}");
-        let mut api = AdminClient::new(
-            Endpoint::from_shared(format!("http://{}", app.admin())).unwrap().connect().await.unwrap(),
-        );
+        let mut api = AdminClient::new(channel(&app).await);
         let watch = pb::WatchDrainRequest { name: format!("clusters/llm/instances/{id}") };
         let error = api.watch_drain(watch.clone()).await.unwrap_err();
         assert_eq!(error.code(), tonic::Code::FailedPrecondition, "nobody has asked for a drain");
@@ -151,5 +160,52 @@ async fn what_cannot_be_done_is_one_clear_error_on_stderr() {
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(out.is_empty() && err.contains(says), "{args:?}: {err}");
     }
+    app.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_followed_drain_ends_with_the_process_and_does_not_delay_it() {
+    let fakes = fakes(2).await;
+    let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
+    let app = TestApp::start(&Setup::new().cluster("llm", [a, b])).await.unwrap();
+    app.wait_served("llm", &[(a, Serve::Healthy), (b, Serve::Healthy)]).await.unwrap();
+    let sim = app.sim(BOTH[0]);
+    let both = |m: &Machine| m.assignment("llm").map(|_| ()).ok_or_else(|| "nothing yet".to_owned());
+    sim.wait_until("endpoints", both).await.unwrap();
+    sim.hold_answers(true);
+    let mut client = AdminClient::new(channel(&app).await);
+    let name = format!("clusters/llm/instances/{}", app.instance_of("llm", a));
+    let drain = DrainInstanceRequest { name: name.clone(), ..DrainInstanceRequest::default() };
+    client.drain_instance(drain).await.unwrap();
+    let watch = WatchDrainRequest { name };
+    let mut followed = client.watch_drain(watch).await.unwrap().into_inner();
+    assert!(!followed.message().await.unwrap().unwrap().acknowledged);
+    let clock = Clock::start();
+    let (stopped, rest) = tokio::join!(app.stop(), async {
+        while followed.message().await?.is_some() {}
+        Ok::<_, tonic::Status>(())
+    });
+    stopped.unwrap();
+    rest.unwrap();
+    // Nobody had to wait for the end of a grace.
+    assert!(clock.now().since_start().as_millis() < 2_500, "{:?}", clock.now());
+}
+
+#[tokio::test]
+async fn the_admin_port_says_what_it_offers_and_that_it_serves() {
+    let app = TestApp::start(&Setup::new()).await.unwrap();
+    let channel = channel(&app).await;
+    let service = "tidegate.admin.v1.Admin".to_owned();
+    let request = HealthCheckRequest { service: service.clone() };
+    let health = HealthClient::new(channel.clone()).check(request).await.unwrap().into_inner();
+    assert_eq!(health.status().as_str_name(), "SERVING");
+    let list = MessageRequest::ListServices(String::new());
+    let request = ServerReflectionRequest { host: String::new(), message_request: Some(list) };
+    let asked = tokio_stream::iter([request]);
+    let mut answers =
+        ServerReflectionClient::new(channel).server_reflection_info(asked).await.unwrap().into_inner();
+    let answer = answers.message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ListServicesResponse(listed) = answer else { panic!("{answer:?}") };
+    assert!(listed.service.iter().any(|listed| listed.name == service), "{listed:?}");
     app.stop().await.unwrap();
 }

@@ -7,6 +7,7 @@ mod inference;
 mod llama;
 mod loading;
 mod manners;
+mod ports;
 mod reload;
 mod restart;
 mod rude;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tidegate::clock::Clock;
 use tidegate::model::{MonoTime, Serve};
+use tidegate::net::Ports;
 use tidegate::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use tidegate::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use tidegate::snapshot;
@@ -50,6 +51,7 @@ fn server(
         snapshots: snapshots.subscribe(),
         clients: Clients::new(),
         metrics: xds::Metrics::register(&mut registry),
+        port: Ports::default().port("xds", usize::MAX),
         shutdown: CancellationToken::new(),
     });
     tasks.spawn(server.run(socket));

@@ -206,10 +206,17 @@ async fn peers_that_stop_in_the_middle_do_not_delay_the_end() {
     let setup = Setup::new().fixed_ports().cluster("llm", addresses(&fakes));
     let mut tidegate = TidegateProcess::start(BINARY, &setup).await.unwrap();
     let mut half = Vec::new();
+    // Connection and settings, and then not a word, not even to GOAWAY.
+    let settled = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0";
     for (to, text) in [
         (tidegate.health(), "GET /metrics HT"),
+        (tidegate.health(), "GET /livez HTTP/1.1\r\ncontent-length: 9\r\n\r\n"),
         (tidegate.health(), ""),
+        (tidegate.admin(), "PRI * HTTP/2"),
+        (tidegate.admin(), settled),
+        (tidegate.admin(), ""),
         (tidegate.xds(), "PRI * HTTP/2"),
+        (tidegate.xds(), settled),
         (tidegate.xds(), ""),
     ] {
         let mut peer = TcpStream::connect(to).await.unwrap();
