@@ -160,7 +160,7 @@ impl Build<'_> {
             let assignment = eds::assignment(name, &plan.entries);
             self.put(
                 Kind::Endpoints,
-                Resource::new(Kind::Endpoints, name.as_str(), plan.generation, &assignment),
+                Resource::encoded(Kind::Endpoints, name.as_str(), plan.generation, &assignment),
             );
         }
         if plan.standing == Standing::Loading {
