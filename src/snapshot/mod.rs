@@ -11,6 +11,7 @@ mod lds;
 mod proto;
 mod rds;
 mod resource;
+mod set;
 #[cfg(test)]
 mod tests;
 
@@ -21,28 +22,10 @@ pub use kind::{Door, Kind};
 pub use proto::BOOTSTRAP_CLUSTER;
 pub use resource::Resource;
 pub(crate) use resource::put_bytes;
+pub use set::ResourceSet;
 
 use crate::config::{Cluster, Config, Listener};
-use crate::model::{ClusterName, ClusterPlan, ContentHash, ListenerName, Plan, Serve, Standing};
-
-/// All resources of one kind.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ResourceSet {
-    /// By name, in order.
-    pub resources: BTreeMap<Arc<str>, Arc<Resource>>,
-    /// Names that exist, but of which nothing can be said yet. They are neither sent nor called removed.
-    pub withheld: BTreeSet<Arc<str>>,
-    /// Resources that a client which holds nothing may have, and one that holds something must not: nobody has
-    /// served since this process watches, and what the client holds may come from a time when somebody did.
-    pub provisional: BTreeSet<Arc<str>>,
-}
-
-impl ResourceSet {
-    /// A version of the given resources together: names and versions.
-    pub fn version_of<'a>(resources: impl IntoIterator<Item = &'a Arc<Resource>>) -> ContentHash {
-        ContentHash::of_parts(resources.into_iter().flat_map(|r| [r.name.as_bytes(), r.version.as_bytes()]))
-    }
-}
+use crate::model::{ClusterName, ClusterPlan, ListenerName, Plan, Serve, Standing};
 
 /// Where an already built resource came from, so that the next build can take it over.
 #[derive(Debug, Clone, Default)]
@@ -112,20 +95,15 @@ impl Snapshot {
             generation: plan.generation,
             witnessed: witnessed.map(|(name, _)| name.as_str().into()).collect(),
             sets: [
-                reuse(self.set(Kind::Cluster), clusters),
-                reuse(self.set(Kind::Endpoints), endpoints),
-                reuse(self.set(Kind::Listener), listeners),
-                reuse(self.set(Kind::Route), routes),
+                clusters.after(self.set(Kind::Cluster)),
+                endpoints.after(self.set(Kind::Endpoints)),
+                listeners.after(self.set(Kind::Listener)),
+                routes.after(self.set(Kind::Route)),
             ],
-            clusters_alone: reuse(&self.clusters_alone, next.clusters_alone),
+            clusters_alone: next.clusters_alone.after(&self.clusters_alone),
             origin: Arc::new(next.origin),
         }
     }
-}
-
-/// Keeps the previous set if the new one equals it, so that readers can compare pointers.
-fn reuse(old: &Arc<ResourceSet>, set: ResourceSet) -> Arc<ResourceSet> {
-    if **old == set { old.clone() } else { Arc::new(set) }
 }
 
 struct Build<'a> {
