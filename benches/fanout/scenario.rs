@@ -10,7 +10,7 @@ use crate::process::Role;
 use crate::protocol::Wire;
 
 const WARM_UPS: usize = 2;
-const FLIPS: usize = 20;
+const FLIPS: usize = 30;
 /// Between two flips, so that none meets the one before: at least this, and up to as much again.
 const PAUSE_MS: u64 = 250;
 const CONNECTS: usize = 3;

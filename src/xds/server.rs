@@ -1,22 +1,21 @@
 //! The accept loop: HTTP/2 connections, each served until it ends or the process does.
 //!
 //! tonic's own server has no bound on what it buffers per stream and no way to end long streams politely, so the
-//! connections are ours and tonic's routes sit on top.
+//! connections are ours.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
 
 use super::body::Shared;
-use super::service::{Aggregated, Clusters as ClusterService, Endpoints, Streams};
+use super::service::Streams;
+use super::sips::Sips;
 use super::{Clients, Metrics};
 use crate::clock::Clock;
 use crate::snapshot::Snapshot;
@@ -57,7 +56,7 @@ pub struct ServerCtx {
 /// The xDS server.
 #[derive(Debug)]
 pub struct Server {
-    routes: Routes,
+    streams: Streams,
     http: http2::Builder<TokioExecutor>,
     shutdown: CancellationToken,
     metrics: Metrics,
@@ -68,17 +67,13 @@ impl Server {
     pub fn new(ctx: ServerCtx) -> Self {
         let ServerCtx { clock, snapshots, clients, metrics, shutdown } = ctx;
         let shared = Shared { clock, clients, metrics: metrics.clone() };
-        let streams = Streams { snapshots, shutdown: shutdown.clone(), shared };
-        let routes = Routes::new(Aggregated(streams.clone()))
-            .add_service(Endpoints(streams.clone()))
-            .add_service(ClusterService(streams))
-            .prepare();
+        let streams = Streams { snapshots, shared };
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
             .max_send_buf_size(MAX_SEND_BUFFER)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT);
-        Self { routes, http, shutdown, metrics }
+        Self { streams, http, shutdown, metrics }
     }
 
     /// Accepts until shut down; then sends GOAWAY, ends the streams as they stand, and returns within three seconds.
@@ -112,7 +107,7 @@ impl Server {
     }
 
     fn serve(&self, socket: TcpStream) -> impl Future<Output = ()> + Send + 'static {
-        let service = TowerToHyperService::new(self.routes.clone());
+        let service = self.streams.clone();
         let (http, shutdown, connections) =
             (self.http.clone(), self.shutdown.clone(), self.metrics.connections.clone());
         async move {
@@ -126,7 +121,7 @@ impl Server {
                 return;
             }
             connections.inc();
-            let connection = http.serve_connection(TokioIo::new(socket), service);
+            let connection = http.serve_connection(TokioIo::new(Sips::new(socket)), service);
             let mut connection = std::pin::pin!(connection);
             let result = tokio::select! {
                 result = connection.as_mut() => result,
