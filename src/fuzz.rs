@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::BufMut as _;
 use prost::Message;
 
 use crate::config as configs;
@@ -16,7 +17,7 @@ use crate::probe::sse::{Item, SseDecoder};
 use crate::snapshot::{Door, Kind, Snapshot};
 use crate::testing::world::{Pool, World, Worlds};
 use crate::xds::stream::{DeltaStream, Response, SotwStream};
-use crate::xds::wire::{DeltaRequest, SotwRequest, frames};
+use crate::xds::wire::{DeltaRequest, Frames, SotwRequest, put};
 
 /// Far more than the worlds below can call for after one request.
 const MOST_RESPONSES: usize = 64;
@@ -108,7 +109,10 @@ fn drain(snapshot: &Snapshot, last_nonce: &mut u64, mut next: impl FnMut() -> Op
             assert!(names.insert(name), "{name} is named twice in one response");
             assert!(!set.withheld.contains(name), "{name} has no verdict, and nothing may be said of it");
         }
-        let all = frames(&response).concat();
+        let mut frames = Frames::default();
+        put(&response, &mut frames);
+        let mut all = Vec::new();
+        std::iter::from_fn(|| frames.pop()).for_each(|piece| all.put(piece));
         let length = all.get(1..5).and_then(|l| l.try_into().ok()).map(u32::from_be_bytes);
         assert_eq!(length, u32::try_from(all.len() - 5).ok(), "the length before the message is its length");
     }

@@ -1,20 +1,22 @@
 //! HTTP/2 without TLS on a socket of ours, from the first byte to GOAWAY.
 //!
 //! tonic's own server has no bound on what it buffers per stream, no way to end long streams politely, and waits for
-//! ever for a peer that says nothing; so the connections are ours and tonic's routes sit on top. Decides when a peer
+//! ever for a peer that says nothing; so the connections are ours. Decides when a peer
 //! is gone. Never looks at requests.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use http::{Request, Response};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
-use tonic::body::Body;
+use tonic::Status;
 
 use super::accept::GRACE;
 
@@ -58,10 +60,15 @@ async fn preface(socket: &TcpStream) -> bool {
 
 /// Serves HTTP/2 until the peer is gone, or until `until`: then GOAWAY is sent, and what is under way gets three
 /// seconds to end.
-pub async fn serve_http2<S>(socket: TcpStream, service: S, until: impl Future<Output = ()>)
-where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+pub async fn serve_http2<S, B>(
+    socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    service: S,
+    until: impl Future<Output = ()>,
+) where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
+    B: Body<Error = Status> + Send + 'static,
+    B::Data: Send,
 {
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())

@@ -12,6 +12,7 @@ mod proto;
 mod rds;
 mod rendering;
 mod resource;
+mod set;
 #[cfg(test)]
 mod tests;
 
@@ -23,28 +24,10 @@ pub use proto::BOOTSTRAP_CLUSTER;
 pub use rendering::Rendering;
 pub use resource::Resource;
 pub(crate) use resource::put_bytes;
+pub use set::ResourceSet;
 
 use crate::config::{Cluster, Config, Listener};
-use crate::model::{ClusterName, ClusterPlan, ContentHash, ListenerName, Plan, Reason, Standing};
-
-/// All resources of one kind.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ResourceSet {
-    /// By name, in order.
-    pub resources: BTreeMap<Arc<str>, Arc<Resource>>,
-    /// Names that exist, but of which nothing can be said yet. They are neither sent nor called removed.
-    pub withheld: BTreeSet<Arc<str>>,
-    /// Resources that a client which holds nothing may have, and one that holds something must not: nobody has
-    /// served since this process watches, and what the client holds may come from a time when somebody did.
-    pub provisional: BTreeSet<Arc<str>>,
-}
-
-impl ResourceSet {
-    /// A version of the given resources together: names and versions.
-    pub fn version_of<'a>(resources: impl IntoIterator<Item = &'a Arc<Resource>>) -> ContentHash {
-        ContentHash::of_parts(resources.into_iter().flat_map(|r| [r.name.as_bytes(), r.version.as_bytes()]))
-    }
-}
+use crate::model::{ClusterName, ClusterPlan, ListenerName, Plan, Reason, Standing};
 
 /// Where an already built resource came from, so that the next build can take it over.
 #[derive(Debug, Clone, Default)]
@@ -107,16 +90,11 @@ impl Snapshot {
         Self {
             generation: plan.generation,
             witnessed: witnessed.map(|(name, _)| name.as_str().into()).collect(),
-            sets: self.sets.reused_for(next.sets),
-            clusters_alone: reuse(&self.clusters_alone, next.clusters_alone),
+            sets: next.sets.after(&self.sets),
+            clusters_alone: next.clusters_alone.after(&self.clusters_alone),
             origin: Arc::new(next.origin),
         }
     }
-}
-
-/// Keeps the previous set if the new one equals it, so that readers can compare pointers.
-fn reuse(old: &Arc<ResourceSet>, set: ResourceSet) -> Arc<ResourceSet> {
-    if **old == set { old.clone() } else { Arc::new(set) }
 }
 
 /// One set for each rendering and kind.
@@ -153,14 +131,14 @@ impl<S> Sets<S> {
     }
 }
 
-impl Sets<Arc<ResourceSet>> {
-    /// `next`, with those of these sets that did not change.
-    fn reused_for(&self, mut next: Sets<ResourceSet>) -> Self {
-        let mut sets = self.clone();
+impl Sets<ResourceSet> {
+    /// These sets, as those that follow `old`.
+    fn after(mut self, old: &Sets<Arc<ResourceSet>>) -> Sets<Arc<ResourceSet>> {
+        let mut sets = old.clone();
         for (rendering, kind) in Rendering::ALL.into_iter().flat_map(|r| Kind::ALL.map(|kind| (r, kind))) {
-            let set = std::mem::take(next.of_mut(rendering, kind));
-            let old = sets.of_mut(rendering, kind);
-            *old = reuse(old, set);
+            let set = std::mem::take(self.of_mut(rendering, kind));
+            let place = sets.of_mut(rendering, kind);
+            *place = set.after(place);
         }
         sets
     }
@@ -202,7 +180,7 @@ impl Build<'_> {
                 self.put(
                     rendering,
                     Kind::Endpoints,
-                    Resource::new(Kind::Endpoints, name.as_str(), plan.generation, &assignment),
+                    Resource::encoded(Kind::Endpoints, name.as_str(), plan.generation, &assignment),
                 );
             }
         }

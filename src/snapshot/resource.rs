@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use prost::encoding::{WireType, encode_key, encode_varint};
 
 use super::Kind;
 use crate::model::ContentHash;
@@ -45,11 +45,15 @@ impl Resource {
     /// Encodes `message` and derives its version from the bytes. The caller vouches for a canonical encoding: sorted
     /// lists, and no map with more than one entry (the generated maps have no order).
     pub fn new(kind: Kind, name: &str, generation: u64, message: &impl Message) -> Self {
-        let value = message.encode_to_vec();
-        let version: Arc<str> = ContentHash::of(&value).to_string().into();
+        Self::encoded(kind, name, generation, &message.encode_to_vec())
+    }
+
+    /// The same of a message that is encoded already.
+    pub(super) fn encoded(kind: Kind, name: &str, generation: u64, value: &[u8]) -> Self {
+        let version: Arc<str> = ContentHash::of(value).to_string().into();
         let mut any = BytesMut::with_capacity(value.len() + kind.type_url().len() + 16);
         put_bytes(field::TYPE_URL, kind.type_url().as_bytes(), &mut any);
-        put_bytes(field::VALUE, &value, &mut any);
+        put_bytes(field::VALUE, value, &mut any);
         let any = any.freeze();
         let mut sotw_head = BytesMut::new();
         put_len(field::RESOURCES, any.len(), &mut sotw_head);
@@ -82,14 +86,13 @@ impl Resource {
 }
 
 /// Appends a length-delimited field.
-pub(crate) fn put_bytes(field: u32, value: &[u8], out: &mut BytesMut) {
+pub(crate) fn put_bytes(field: u32, value: &[u8], out: &mut impl BufMut) {
     put_len(field, value.len(), out);
     out.put_slice(value);
 }
 
 /// Appends the key and length of a length-delimited field whose value follows elsewhere.
-fn put_len(field: u32, len: usize, out: &mut BytesMut) {
-    out.reserve(key_len(field) + encoded_len_varint(len as u64));
+pub(super) fn put_len(field: u32, len: usize, out: &mut impl BufMut) {
     encode_key(field, WireType::LengthDelimited, out);
     encode_varint(len as u64, out);
 }

@@ -333,3 +333,24 @@ fn a_route_has_no_total_timeout_and_retries_only_what_never_arrived() {
     );
     assert!(snapshot.set(Kind::Listener).resources.contains_key("in"));
 }
+
+#[test]
+fn a_set_knows_what_changed_since_a_reader_looked() {
+    let of_serve = |before: &Snapshot, generation, serve| {
+        before.update(&of(&["a"]), &plan(generation, Standing::Decided, vec![entry("a", 1, serve)]))
+    };
+    let changed = |now: &Snapshot, then: &Snapshot| {
+        let names = now.set(Kind::Endpoints).changed_since(then.set(Kind::Endpoints).state())?;
+        Some(names.map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let first = of_serve(&Snapshot::default(), 1, Serve::Healthy);
+    let second = of_serve(&first, 2, Serve::Unhealthy);
+    let third = of_serve(&second, 3, Serve::Draining);
+    assert_eq!(changed(&second, &first).unwrap(), ["c"]);
+    assert_eq!(changed(&third, &first).unwrap(), ["c", "c"]);
+    assert_eq!(changed(&first, &third), None, "what it has never been it cannot compare with");
+    let turns = [Serve::Healthy, Serve::Unhealthy];
+    let later =
+        (4..200).zip(turns.into_iter().cycle()).fold(third.clone(), |s, (n, serve)| of_serve(&s, n, serve));
+    assert_eq!(changed(&later, &third), None, "too long ago");
+}

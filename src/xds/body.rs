@@ -4,30 +4,37 @@
 //! next response against the newest snapshot, and yields its frames. So there is no task, no channel and no queue per
 //! client, and a slow client gets the newest state, not the ones between.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use http_body::{Body, Frame};
+use http_body::Frame;
 use prost::Message;
-use tokio_stream::Stream;
+use tokio_stream::Stream as _;
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::WaitForCancellationFutureOwned;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::clients::Clients;
 use super::metrics::Metrics;
+use super::requests::Requests;
 use super::stream::{DeltaStream, Refusal, Response, SotwStream, Verdict};
-use super::wire::{self, DeltaRequest, NodeHead, SotwRequest};
+use super::wire::{self, DeltaRequest, Frames, NodeHead, Piece, SotwRequest};
 use crate::clock::Clock;
 use crate::model::{ClientId, MonoTime};
 use crate::snapshot::{Kind, Rendering, Resource, ResourceSet, Snapshot};
 
 /// Requests read in a row before the body looks for something to send. A client that floods us only delays itself.
 const REQUESTS_PER_POLL: usize = 64;
+
+/// Room kept for times of sending.
+const KEPT: usize = 2;
+
+/// Responses are made ahead up to about so many bytes.
+const TOGETHER: usize = 8 * 1024;
 
 /// Longest node id and agent kept, in bytes.
 const MAX_NAME_BYTES: usize = 256;
@@ -39,9 +46,10 @@ pub(super) trait Protocol: Unpin + Send + 'static {
     fn on_request(&mut self, request: &Self::Request) -> Result<Verdict, Refusal>;
     fn next(&mut self, snapshot: &Snapshot) -> Option<Response>;
     fn nonce(request: &Self::Request) -> &str;
-    fn asks_for_endpoints(request: &Self::Request) -> bool;
     fn render(&mut self, rendering: Rendering);
     fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet;
+    /// True if the request may change for which clusters the client asks the endpoints.
+    fn changes_endpoints(request: &Self::Request) -> bool;
     fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>>;
     fn has_settled(&self, name: &str, resource: &Resource) -> bool;
 }
@@ -65,7 +73,7 @@ impl Protocol for SotwStream {
         &request.response_nonce
     }
 
-    fn asks_for_endpoints(request: &SotwRequest) -> bool {
+    fn changes_endpoints(request: &SotwRequest) -> bool {
         request.type_url == Kind::Endpoints.type_url()
     }
 
@@ -105,8 +113,9 @@ impl Protocol for DeltaStream {
         &request.response_nonce
     }
 
-    fn asks_for_endpoints(request: &DeltaRequest) -> bool {
-        request.type_url == Kind::Endpoints.type_url()
+    fn changes_endpoints(request: &DeltaRequest) -> bool {
+        let names = [&request.resource_names_subscribe, &request.resource_names_unsubscribe];
+        names.iter().any(|names| !names.is_empty()) && request.type_url == Kind::Endpoints.type_url()
     }
 
     fn render(&mut self, rendering: Rendering) {
@@ -150,14 +159,17 @@ impl Drop for Registration {
 
 pub(super) struct XdsBody<P: Protocol> {
     protocol: P,
-    requests: Streaming<P::Request>,
+    requests: Requests<P::Request>,
     snapshots: WatchStream<Option<Arc<Snapshot>>>,
-    shutdown: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The connection is to end, and its streams with it.
+    leave: Pin<Box<WaitForCancellationFutureOwned>>,
     snapshot: Option<Arc<Snapshot>>,
-    frames: VecDeque<Bytes>,
+    frames: Frames,
     /// When each unacknowledged response was sent.
-    sent_at: BTreeMap<String, (Kind, MonoTime)>,
+    sent_at: VecDeque<(String, Kind, MonoTime)>,
     named: bool,
+    /// How the stream ends, once what waits is sent.
+    farewell: Option<Status>,
     ended: bool,
     registration: Registration,
 }
@@ -165,9 +177,9 @@ pub(super) struct XdsBody<P: Protocol> {
 impl<P: Protocol> XdsBody<P> {
     pub(super) fn new(
         protocol: P,
-        requests: Streaming<P::Request>,
+        requests: Requests<P::Request>,
         snapshots: WatchStream<Option<Arc<Snapshot>>>,
-        shutdown: WaitForCancellationFutureOwned,
+        leave: WaitForCancellationFutureOwned,
         method: &'static str,
         shared: Shared,
     ) -> Self {
@@ -177,11 +189,12 @@ impl<P: Protocol> XdsBody<P> {
             protocol,
             requests,
             snapshots,
-            shutdown: Box::pin(shutdown),
+            leave: Box::pin(leave),
             snapshot: None,
-            frames: VecDeque::new(),
-            sent_at: BTreeMap::new(),
+            frames: Frames::default(),
+            sent_at: VecDeque::new(),
             named: false,
+            farewell: None,
             ended: false,
             registration: Registration { id, shared },
         }
@@ -205,7 +218,7 @@ impl<P: Protocol> XdsBody<P> {
             .on_request(&request)
             .map_err(|refusal| Status::resource_exhausted(refusal.to_string()))?;
         self.account(P::nonce(&request), &verdict, now);
-        if P::asks_for_endpoints(&request) {
+        if P::changes_endpoints(&request) {
             let clients = &self.registration.shared.clients;
             clients.asks_for(self.registration.id, self.protocol.endpoints_asked_for());
         }
@@ -216,16 +229,20 @@ impl<P: Protocol> XdsBody<P> {
     fn account(&mut self, nonce: &str, verdict: &Verdict, now: MonoTime) {
         let Shared { metrics, clients, .. } = &self.registration.shared;
         let client = self.registration.id;
-        if let Some((kind, sent)) = self.sent_at.remove(nonce) {
-            metrics.ack_seconds.get_or_create(&kind.into()).observe(now.since(sent).as_secs_f64());
+        let sent = self.sent_at.iter().position(|(sent, ..)| sent == nonce);
+        if let Some((_, kind, sent)) = sent.and_then(|at| self.sent_at.remove(at)) {
+            metrics.of(kind).ack_seconds.observe(now.since(sent).as_secs_f64());
+            if self.sent_at.is_empty() {
+                self.sent_at.shrink_to(KEPT); // a burst leaves nothing behind
+            }
         }
         match verdict {
             Verdict::None => {}
             Verdict::Acked(kind, _) => {
-                metrics.acks.get_or_create(&(*kind).into()).inc();
+                metrics.of(*kind).acks.inc();
             }
             Verdict::Nacked(kind, resources, message) => {
-                metrics.nacks.get_or_create(&(*kind).into()).inc();
+                metrics.of(*kind).nacks.inc();
                 let names: Vec<&str> = resources.iter().map(|r| &*r.name).collect();
                 tracing::warn!(%client, r#type = kind.as_str(), ?names, %message, "xds response refused");
             }
@@ -247,23 +264,22 @@ impl<P: Protocol> XdsBody<P> {
 
     fn queue(&mut self, response: &Response) {
         let Shared { metrics, clock, .. } = &self.registration.shared;
-        let frames = wire::frames(response);
-        let label = response.kind.into();
-        metrics.responses.get_or_create(&label).inc();
-        metrics.response_bytes.get_or_create(&label).inc_by(wire::size(&frames) as u64);
+        let size = wire::put(response, &mut self.frames);
+        let metrics = metrics.of(response.kind);
+        metrics.responses.inc();
+        metrics.response_bytes.inc_by(size as u64);
         // A response that the machine took for lost is never acknowledged: one per type is the most that is useful.
         if !response.delta {
-            self.sent_at.retain(|_, (kind, _)| *kind != response.kind);
+            self.sent_at.retain(|(_, kind, _)| *kind != response.kind);
         }
-        self.sent_at.insert(response.nonce.clone(), (response.kind, clock.now()));
+        self.sent_at.push_back((response.nonce.clone(), response.kind, clock.now()));
         tracing::debug!(
             client = %self.registration.id, r#type = response.kind.as_str(), nonce = response.nonce,
             resources = response.resources.len(), removed = response.removed.len(), "xds response"
         );
-        self.frames.extend(frames);
     }
 
-    fn end(&mut self, status: &Status) -> Frame<Bytes> {
+    fn end(&mut self, status: &Status) -> Frame<Piece> {
         self.ended = true;
         let mut trailers = HeaderMap::new();
         if status.add_header(&mut trailers).is_err() {
@@ -272,10 +288,10 @@ impl<P: Protocol> XdsBody<P> {
         Frame::trailers(trailers)
     }
 
-    /// Reads requests until one calls for a response, or there are none. `Some` is the stream's end.
+    /// Reads requests until there are none, or enough to send. `Some` is the stream's end.
     fn poll_requests(&mut self, cx: &mut Context<'_>) -> Option<Status> {
         for _ in 0..REQUESTS_PER_POLL {
-            match Pin::new(&mut self.requests).poll_next(cx) {
+            match self.requests.poll_next(cx) {
                 Poll::Pending => return None,
                 Poll::Ready(None) => return Some(Status::ok("")),
                 Poll::Ready(Some(Err(status))) => return Some(status),
@@ -284,7 +300,7 @@ impl<P: Protocol> XdsBody<P> {
                         return Some(status);
                     }
                     self.poll_response();
-                    if !self.frames.is_empty() {
+                    if self.frames.len() >= TOGETHER {
                         return None;
                     }
                 }
@@ -294,11 +310,21 @@ impl<P: Protocol> XdsBody<P> {
         None
     }
 
+    /// Small responses go out together: a frame each would cost more than what is in it.
     fn poll_response(&mut self) {
-        if let Some(response) = self.snapshot.clone().and_then(|snapshot| self.protocol.next(&snapshot)) {
+        let Some(snapshot) = self.snapshot.take() else { return };
+        while self.frames.len() < TOGETHER
+            && let Some(response) = self.protocol.next(&snapshot)
+        {
             self.queue(&response);
         }
+        self.snapshot = Some(snapshot);
     }
+}
+
+/// What a client is told whose stream we end.
+fn goodbye() -> Status {
+    Status::unavailable("tidegate ends this stream: connect again")
 }
 
 /// What is kept of a name that a peer gave.
@@ -306,54 +332,44 @@ fn clipped(name: &str) -> &str {
     name.get(..name.floor_char_boundary(MAX_NAME_BYTES)).unwrap_or_default()
 }
 
-impl<P: Protocol> Body for XdsBody<P> {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let this = &mut *self;
-        if this.ended {
+impl<P: Protocol> XdsBody<P> {
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, Status>>> {
+        if self.ended {
             return Poll::Ready(None);
         }
-        if let Some(frame) = this.frames.pop_front() {
+        if let Some(frame) = self.frames.pop() {
             return Poll::Ready(Some(Ok(Frame::data(frame))));
         }
-        if this.shutdown.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Some(Ok(
-                this.end(&Status::unavailable("tidegate ends this stream: connect again"))
-            )));
+        if self.leave.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(Ok(self.end(&goodbye()))));
         }
-        while let Poll::Ready(next) = Pin::new(&mut this.snapshots).poll_next(cx) {
+        while let Poll::Ready(next) = Pin::new(&mut self.snapshots).poll_next(cx) {
             match next {
                 Some(snapshot) => {
-                    this.snapshot = snapshot;
+                    self.snapshot = snapshot;
                     // What is the same as before needs no push to be known.
-                    this.bear_witness();
+                    self.bear_witness();
                 }
                 // The publisher is gone: the process is ending.
                 None => {
-                    return Poll::Ready(Some(Ok(
-                        this.end(&Status::unavailable("tidegate ends this stream: connect again"))
-                    )));
+                    return Poll::Ready(Some(Ok(self.end(&goodbye()))));
                 }
             }
         }
-        this.poll_response();
-        if this.frames.is_empty()
-            && let Some(status) = this.poll_requests(cx)
-        {
-            return Poll::Ready(Some(Ok(this.end(&status))));
+        self.poll_response();
+        if self.frames.is_empty() && self.farewell.is_none() {
+            self.farewell = self.poll_requests(cx);
         }
-        match this.frames.pop_front() {
-            Some(frame) => Poll::Ready(Some(Ok(Frame::data(frame)))),
+        if let Some(frame) = self.frames.pop() {
+            return Poll::Ready(Some(Ok(Frame::data(frame))));
+        }
+        match self.farewell.take() {
+            Some(status) => Poll::Ready(Some(Ok(self.end(&status)))),
             None => Poll::Pending,
         }
     }
 
-    fn is_end_stream(&self) -> bool {
+    pub(super) const fn has_ended(&self) -> bool {
         self.ended
     }
 }

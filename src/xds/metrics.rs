@@ -25,49 +25,64 @@ impl From<Kind> for KindLabel {
 pub struct Metrics {
     pub(super) streams: Gauge,
     pub(super) connections: Gauge,
-    pub(super) responses: Family<KindLabel, Counter>,
-    pub(super) response_bytes: Family<KindLabel, Counter>,
-    pub(super) acks: Family<KindLabel, Counter>,
-    pub(super) nacks: Family<KindLabel, Counter>,
-    pub(super) ack_seconds: Family<KindLabel, Histogram>,
     pub(super) snapshots: Counter,
+    /// Looked up once: each response and each ACK counts.
+    by_kind: [KindMetrics; 4],
+}
+
+/// The counters of one type.
+#[derive(Debug, Clone)]
+pub(super) struct KindMetrics {
+    pub(super) responses: Counter,
+    pub(super) response_bytes: Counter,
+    pub(super) acks: Counter,
+    pub(super) nacks: Counter,
+    pub(super) ack_seconds: Histogram,
 }
 
 impl Metrics {
     /// Makes the metrics and registers them.
     pub fn register(registry: &mut Registry) -> Self {
+        let [responses, response_bytes, acks, nacks]: [Family<KindLabel, Counter>; 4] = Default::default();
+        // 0.25 ms to 8 s: a push is acknowledged in about a millisecond; a warming cluster takes a second.
+        let ack_seconds = Family::<KindLabel, Histogram>::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
+        });
+        let by_kind = Kind::ALL.map(|kind| {
+            let counter = |family: &Family<KindLabel, Counter>| family.get_or_create_owned(&kind.into());
+            KindMetrics {
+                responses: counter(&responses),
+                response_bytes: counter(&response_bytes),
+                acks: counter(&acks),
+                nacks: counter(&nacks),
+                ack_seconds: ack_seconds.get_or_create_owned(&kind.into()),
+            }
+        });
         let metrics = Self {
             streams: Gauge::default(),
             connections: Gauge::default(),
-            responses: Family::default(),
-            response_bytes: Family::default(),
-            acks: Family::default(),
-            nacks: Family::default(),
-            // 0.25 ms to 8 s: a push is acknowledged in about a millisecond; a warming cluster takes a second.
-            ack_seconds: Family::new_with_constructor(|| {
-                Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
-            }),
             snapshots: Counter::default(),
+            by_kind,
         };
         let r = registry.sub_registry_with_prefix("xds");
         r.register("streams", "xDS streams open", metrics.streams.clone());
         r.register("connections", "HTTP/2 connections open", metrics.connections.clone());
-        r.register("responses", "xDS responses sent", metrics.responses.clone());
-        r.register_with_unit(
-            "response",
-            "Bytes of xDS responses sent",
-            Unit::Bytes,
-            metrics.response_bytes.clone(),
-        );
-        r.register("acks", "xDS responses acknowledged", metrics.acks.clone());
-        r.register("nacks", "xDS responses refused by a client", metrics.nacks.clone());
-        r.register_with_unit(
-            "ack",
-            "From sending a response to its ACK",
-            Unit::Seconds,
-            metrics.ack_seconds.clone(),
-        );
+        r.register("responses", "xDS responses sent", responses);
+        r.register_with_unit("response", "Bytes of xDS responses sent", Unit::Bytes, response_bytes);
+        r.register("acks", "xDS responses acknowledged", acks);
+        r.register("nacks", "xDS responses refused by a client", nacks);
+        r.register_with_unit("ack", "From sending a response to its ACK", Unit::Seconds, ack_seconds);
         r.register("snapshots", "Snapshots published", metrics.snapshots.clone());
         metrics
+    }
+
+    pub(super) const fn of(&self, kind: Kind) -> &KindMetrics {
+        let [clusters, endpoints, listeners, routes] = &self.by_kind;
+        match kind {
+            Kind::Cluster => clusters,
+            Kind::Endpoints => endpoints,
+            Kind::Listener => listeners,
+            Kind::Route => routes,
+        }
     }
 }

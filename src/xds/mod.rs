@@ -14,8 +14,10 @@ mod body;
 mod clients;
 mod metrics;
 mod publisher;
+mod requests;
 mod server;
 mod service;
+mod sips;
 pub mod stream;
 pub(crate) mod wire;
 

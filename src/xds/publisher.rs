@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::Metrics;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::model::{ClusterName, ClusterPlan, MonoTime, Plan};
+use crate::model::{ClusterName, ClusterPlan, Entry, MonoTime, Plan};
 use crate::snapshot::Snapshot;
 
 /// What has been published, and what waits.
@@ -68,11 +68,14 @@ impl Lanes {
 /// True if somebody whom clients may use today must not be used, or is to be left alone: ejected, draining, degraded,
 /// or gone. Entries are sorted by id.
 fn is_worse(old: &ClusterPlan, next: &ClusterPlan) -> bool {
-    old.entries.iter().filter(|e| e.serve.takes_traffic()).any(|was| {
-        let now = next.entries.binary_search_by(|e| e.id.cmp(&was.id)).ok();
-        now.and_then(|at| next.entries.get(at)).is_none_or(|now| {
+    let mut next = next.entries.iter().peekable();
+    old.entries.iter().any(|was| {
+        while next.next_if(|now| now.id < was.id).is_some() {}
+        let now = next.peek().filter(|now| now.id == was.id);
+        let worse = |now: &&Arc<Entry>| {
             now.serve > was.serve || !now.serve.takes_traffic() || now.address != was.address
-        })
+        };
+        was.serve.takes_traffic() && now.is_none_or(worse)
     })
 }
 

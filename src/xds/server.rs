@@ -6,17 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
-use hyper::body::Incoming;
-use hyper::service::{Service, service_fn};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
 
 use super::body::Shared;
-use super::service::{Aggregated, Clusters as ClusterService, Endpoints, Leave, Streams};
+use super::service::Streams;
+use super::sips::Sips;
 use super::{Clients, Metrics};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -45,48 +41,42 @@ pub struct ServerCtx {
 /// The xDS server.
 #[derive(Debug)]
 pub struct Server {
-    clock: Clock,
-    config: watch::Receiver<Arc<Config>>,
-    routes: Routes,
-    shutdown: CancellationToken,
-    metrics: Metrics,
+    connections: Connections,
     port: Port,
 }
 
 impl Server {
-    /// Builds the routes.
+    /// A server that listens to nobody yet.
     pub fn new(ctx: ServerCtx) -> Self {
         let ServerCtx { clock, config, snapshots, clients, metrics, port, shutdown } = ctx;
         let shared = Shared { clock, clients, metrics: metrics.clone() };
-        let streams = Streams { snapshots, shared };
-        let routes = Routes::new(Aggregated(streams.clone()))
-            .add_service(Endpoints(streams.clone()))
-            .add_service(ClusterService(streams))
-            .prepare();
-        Self { clock, config, routes, shutdown, metrics, port }
+        Self { connections: Connections { clock, config, snapshots, shared, shutdown, metrics }, port }
     }
 
     /// Accepts until shut down; then sends GOAWAY, ends the streams as they stand, and returns within three seconds.
     pub async fn run(self, listener: TcpListener) {
-        let Self { clock, config, routes, shutdown, metrics, port } = self;
-        let connections = Connections { clock, config, routes, shutdown: shutdown.clone(), metrics };
+        let Self { connections, port } = self;
+        let (clock, shutdown) = (connections.clock, connections.shutdown.clone());
         net::accept(listener, port, clock, shutdown, |socket| connections.serve(socket)).await;
     }
 }
 
 /// What every connection is made of.
+#[derive(Debug)]
 struct Connections {
     clock: Clock,
     config: watch::Receiver<Arc<Config>>,
-    routes: Routes,
+    snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    shared: Shared,
     shutdown: CancellationToken,
     metrics: Metrics,
 }
 
 impl Connections {
     fn serve(&self, socket: TcpStream) -> impl Future<Output = ()> + Send + 'static {
-        let routes = TowerToHyperService::new(self.routes.clone());
-        let leave = Leave(self.shutdown.child_token());
+        let leave = self.shutdown.child_token();
+        let (snapshots, shared) = (self.snapshots.clone(), self.shared.clone());
+        let streams = Streams { snapshots, shared, leave: leave.clone() };
         let old = self.config.borrow().xds.max_connection_age;
         let old = (!old.is_zero()).then(|| self.clock.now() + jittered(old, fastrand::f64()));
         let (clock, shutdown, open) = (self.clock, self.shutdown.clone(), self.metrics.connections.clone());
@@ -96,20 +86,15 @@ impl Connections {
                 return;
             }
             let _open = Counted::new(&open);
-            let its_own = leave.clone();
-            let service = service_fn(move |mut request: Request<Incoming>| {
-                request.extensions_mut().insert(its_own.clone());
-                routes.call(request)
-            });
             let over = async {
                 tokio::select! {
                     () = shutdown.cancelled() => {}
                     () = clock.sleep_until(old.unwrap_or_default()), if old.is_some() => {}
                 }
                 // Its streams end, or it would outlast any age.
-                leave.0.cancel();
+                leave.cancel();
             };
-            net::serve_http2(socket, service, over).await;
+            net::serve_http2(Sips::new(socket), streams, over).await;
         }
     }
 }

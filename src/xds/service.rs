@@ -1,109 +1,127 @@
 //! The gRPC methods: which path serves which types in which variant.
+//!
+//! A service of hyper, not of tonic: between a stream and its connection lies nothing but the body, which tonic would
+//! wrap four times.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{HeaderValue, Request, Response, header};
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use hyper::service::Service;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
-use tonic::body::Body;
-use tonic::server::NamedService;
-use tonic::{Code, Status, Streaming};
-use tonic_prost::ProstDecoder;
-use tower_service::Service;
+use tonic::Status;
 
 use super::body::{Protocol, Shared, XdsBody};
+use super::requests::Requests;
 use super::stream::{DeltaStream, SotwStream};
+use super::wire::Piece;
 use crate::snapshot::{Door, Snapshot};
 
 /// Largest request accepted, in bytes. An Envoy with tens of thousands of resources lists them all on reconnect.
 const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
 
-/// Ends the streams of one connection; lies in the extensions of its requests.
-#[derive(Debug, Clone)]
-pub(super) struct Leave(pub(super) CancellationToken);
-
-/// Everything a stream needs from the process.
+/// Everything the streams of one connection need.
 #[derive(Debug, Clone)]
 pub(super) struct Streams {
     pub(super) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     pub(super) shared: Shared,
+    /// Ends them.
+    pub(super) leave: CancellationToken,
 }
 
 impl Streams {
-    fn open<P: Protocol>(&self, request: Request<Body>, protocol: P, method: &'static str) -> Response<Body> {
-        let Some(Leave(leave)) = request.extensions().get().cloned() else {
-            return Status::internal("a stream without a connection").into_http();
-        };
-        let encoding = request.headers().get("grpc-encoding");
-        if encoding.is_some_and(|e| e != "identity") {
-            return Status::new(Code::Unimplemented, "compressed requests are not supported").into_http();
-        }
-        let decoder = ProstDecoder::<P::Request>::default();
-        let requests = Streaming::new_request(decoder, request.into_body(), None, Some(MAX_REQUEST_BYTES));
+    fn open<P: Protocol>(&self, request: Request<Incoming>, protocol: P, method: &'static str) -> XdsBody<P> {
+        let requests = Requests::new(request.into_body(), MAX_REQUEST_BYTES);
         let snapshots = WatchStream::new(self.snapshots.clone());
-        let shutdown = leave.cancelled_owned();
-        let body = XdsBody::new(protocol, requests, snapshots, shutdown, method, self.shared.clone());
-        let mut response = Response::new(Body::new(body));
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        response
+        let leave = self.leave.clone().cancelled_owned();
+        XdsBody::new(protocol, requests, snapshots, leave, method, self.shared.clone())
     }
 }
 
-/// Declares one xDS service: its full name, and its two methods with the types they serve.
-macro_rules! xds_service {
-    ($name:ident, $service:literal, $sotw:literal, $delta:literal, $door:expr) => {
-        #[derive(Debug, Clone)]
-        pub(super) struct $name(pub(super) Streams);
+impl Service<Request<Incoming>> for Streams {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Answer>, Infallible>>;
 
-        impl NamedService for $name {
-            const NAME: &'static str = $service;
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let encoding = request.headers().get("grpc-encoding");
+        if encoding.is_some_and(|e| e != "identity") {
+            let status = Status::unimplemented("compressed requests are not supported");
+            return ready(Ok(status.into_http()));
         }
-
-        impl Service<Request<Body>> for $name {
-            type Response = Response<Body>;
-            type Error = Infallible;
-            type Future = Ready<Result<Response<Body>, Infallible>>;
-
-            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-                Poll::Ready(Ok(()))
-            }
-
-            fn call(&mut self, request: Request<Body>) -> Self::Future {
-                ready(Ok(match request.uri().path() {
-                    concat!("/", $service, "/", $sotw) => self.0.open(request, SotwStream::new($door), $sotw),
-                    concat!("/", $service, "/", $delta) => {
-                        self.0.open(request, DeltaStream::new($door), $delta)
-                    }
-                    _ => Status::unimplemented("no such xDS method").into_http(),
-                }))
-            }
-        }
-    };
+        let Some((variant, door, method)) = method(request.uri().path()) else {
+            return ready(Ok(Status::unimplemented("no such xDS method").into_http()));
+        };
+        let mut response = Response::new(match variant {
+            Variant::Sotw => Answer::Sotw(Box::new(self.open(request, SotwStream::new(door), method))),
+            Variant::Delta => Answer::Delta(Box::new(self.open(request, DeltaStream::new(door), method))),
+        });
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        ready(Ok(response))
+    }
 }
 
-xds_service!(
-    Aggregated,
-    "envoy.service.discovery.v3.AggregatedDiscoveryService",
-    "StreamAggregatedResources",
-    "DeltaAggregatedResources",
-    Door::Aggregated
-);
-xds_service!(
-    Endpoints,
-    "envoy.service.endpoint.v3.EndpointDiscoveryService",
-    "StreamEndpoints",
-    "DeltaEndpoints",
-    Door::Endpoints
-);
-xds_service!(
-    Clusters,
-    "envoy.service.cluster.v3.ClusterDiscoveryService",
-    "StreamClusters",
-    "DeltaClusters",
-    Door::Clusters
-);
+enum Variant {
+    Sotw,
+    Delta,
+}
+
+fn method(path: &str) -> Option<(Variant, Door, &'static str)> {
+    use Variant::{Delta, Sotw};
+    Some(match path.strip_prefix("/envoy.service.")?.split_once('/')? {
+        ("discovery.v3.AggregatedDiscoveryService", "StreamAggregatedResources") => {
+            (Sotw, Door::Aggregated, "StreamAggregatedResources")
+        }
+        ("discovery.v3.AggregatedDiscoveryService", "DeltaAggregatedResources") => {
+            (Delta, Door::Aggregated, "DeltaAggregatedResources")
+        }
+        ("endpoint.v3.EndpointDiscoveryService", "StreamEndpoints") => {
+            (Sotw, Door::Endpoints, "StreamEndpoints")
+        }
+        ("endpoint.v3.EndpointDiscoveryService", "DeltaEndpoints") => {
+            (Delta, Door::Endpoints, "DeltaEndpoints")
+        }
+        ("cluster.v3.ClusterDiscoveryService", "StreamClusters") => (Sotw, Door::Clusters, "StreamClusters"),
+        ("cluster.v3.ClusterDiscoveryService", "DeltaClusters") => (Delta, Door::Clusters, "DeltaClusters"),
+        _ => return None,
+    })
+}
+
+/// What a call is answered with.
+#[derive(Default)]
+pub(super) enum Answer {
+    /// The status in the headers says all.
+    #[default]
+    Nothing,
+    Sotw(Box<XdsBody<SotwStream>>),
+    Delta(Box<XdsBody<DeltaStream>>),
+}
+
+impl Body for Answer {
+    type Data = Piece;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, Status>>> {
+        match self.get_mut() {
+            Self::Nothing => Poll::Ready(None),
+            Self::Sotw(body) => body.poll_frame(cx),
+            Self::Delta(body) => body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Sotw(body) => body.has_ended(),
+            Self::Delta(body) => body.has_ended(),
+        }
+    }
+}

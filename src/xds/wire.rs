@@ -2,9 +2,10 @@
 //!
 //! Pure: no I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::buf::Chain;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::stream::Response;
 use crate::snapshot::put_bytes;
@@ -93,47 +94,82 @@ mod field {
 /// The gRPC message prefix: a flag (0, not compressed) and a 32-bit length.
 const PREFIX_LEN: usize = 5;
 
-/// A response as HTTP/2 payloads: small heads of its own, and the resources' shared bytes between them.
-pub(crate) fn frames(response: &Response) -> Vec<Bytes> {
-    let mut head = BytesMut::with_capacity(256);
+/// Room for the head of a usual response, so that it is allocated once.
+const HEAD_LEN: usize = 256;
+
+/// Bytes of resources that are sent as they are, shared by all streams. Fewer are cheaper to copy than to give a frame
+/// of their own.
+const SHARED_FROM: usize = 2 * 1024;
+
+/// One HTTP/2 payload: small parts put together, and shared bytes after them.
+pub(crate) type Piece = Chain<Bytes, Bytes>;
+
+/// HTTP/2 payloads that wait to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    ready: VecDeque<Piece>,
+    /// Small parts, put together.
+    open: BytesMut,
+    len: usize,
+}
+
+impl Frames {
+    /// The next payload.
+    pub(crate) fn pop(&mut self) -> Option<Piece> {
+        if self.ready.is_empty() && !self.open.is_empty() {
+            self.close(Bytes::new());
+        }
+        let piece = self.ready.pop_front()?;
+        self.len -= piece.remaining();
+        Some(piece)
+    }
+
+    /// Bytes that wait.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn close(&mut self, shared: Bytes) {
+        self.ready.push_back(std::mem::take(&mut self.open).freeze().chain(shared));
+    }
+
+    fn put_part(&mut self, part: &Bytes) {
+        if part.len() < SHARED_FROM {
+            self.open.put_slice(part);
+        } else {
+            self.close(part.clone());
+        }
+    }
+}
+
+/// Appends a response: small heads of its own, and the resources' shared bytes between them. Returns its size.
+pub(crate) fn put(response: &Response, frames: &mut Frames) -> usize {
+    let parts = response
+        .resources
+        .iter()
+        .flat_map(|resource| if response.delta { resource.delta_parts() } else { resource.sotw_parts() });
+    let (begin, head) = (frames.open.len(), &mut frames.open);
+    head.reserve(HEAD_LEN);
     head.put_bytes(0, PREFIX_LEN);
-    put_bytes(field::VERSION, response.version.as_bytes(), &mut head);
-    put_bytes(field::TYPE_URL, response.kind.type_url().as_bytes(), &mut head);
-    put_bytes(field::NONCE, response.nonce.as_bytes(), &mut head);
+    put_bytes(field::VERSION, response.version.as_bytes(), head);
+    put_bytes(field::TYPE_URL, response.kind.type_url().as_bytes(), head);
+    put_bytes(field::NONCE, response.nonce.as_bytes(), head);
     for name in &response.removed {
-        put_bytes(field::REMOVED, name.as_bytes(), &mut head);
+        put_bytes(field::REMOVED, name.as_bytes(), head);
     }
-    let mut frames = Vec::with_capacity(1 + response.resources.len() * 2);
-    for resource in &response.resources {
-        let [resource_head, any] =
-            if response.delta { resource.delta_parts() } else { resource.sotw_parts() };
-        head.put_slice(resource_head);
-        frames.push(head.split().freeze());
-        frames.push(any.clone());
-    }
-    if !head.is_empty() {
-        frames.push(head.freeze());
-    }
-    set_length(&mut frames);
-    frames
-}
-
-/// Fills the length into the prefix, once the payload is complete.
-fn set_length(frames: &mut [Bytes]) {
-    let total: usize = frames.iter().map(Bytes::len).sum();
-    let Some(first) = frames.first_mut() else { return };
+    let size = head.len() - begin + parts.clone().map(Bytes::len).sum::<usize>();
     // A message above 4 GiB cannot be built from a config whose file is bounded.
-    let length = u32::try_from(total.saturating_sub(PREFIX_LEN)).unwrap_or(u32::MAX);
-    let mut head = BytesMut::with_capacity(first.len());
-    head.put_u8(0);
-    head.put_u32(length);
-    head.put_slice(first.get(PREFIX_LEN..).unwrap_or_default());
-    *first = head.freeze();
-}
-
-/// The size of a response on the wire, for metrics.
-pub(super) fn size(frames: &[Bytes]) -> usize {
-    frames.iter().map(Bytes::len).sum()
+    let length = u32::try_from(size - PREFIX_LEN).unwrap_or(u32::MAX);
+    if let Some(place) = head.get_mut(begin + 1..begin + PREFIX_LEN) {
+        place.copy_from_slice(&length.to_be_bytes());
+    }
+    parts.for_each(|part| frames.put_part(part));
+    frames.len += size;
+    size
 }
 
 const _: () = assert!(PREFIX_LEN == 1 + size_of::<u32>());
@@ -150,7 +186,7 @@ mod tests {
     use crate::snapshot::{Kind, Resource};
 
     fn response(delta: bool) -> (Response, ClusterLoadAssignment) {
-        let message = ClusterLoadAssignment { cluster_name: "c".repeat(300), ..Default::default() };
+        let message = ClusterLoadAssignment { cluster_name: "c".repeat(3000), ..Default::default() };
         let resources = ["one", "two"].map(|n| Arc::new(Resource::new(Kind::Endpoints, n, 7, &message)));
         let removed = if delta { vec!["gone".into(), "lost".into()] } else { Vec::new() };
         let response = Response {
@@ -162,6 +198,17 @@ mod tests {
             removed,
         };
         (response, message)
+    }
+
+    fn frames(response: &Response) -> Vec<Bytes> {
+        let mut frames = Frames::default();
+        let size = put(response, &mut frames);
+        assert_eq!(frames.len(), size);
+        let pieces: Vec<Piece> = std::iter::from_fn(|| frames.pop()).collect();
+        let all: Vec<Bytes> =
+            pieces.iter().flat_map(|p| [p.first_ref().clone(), p.last_ref().clone()]).collect();
+        assert!(frames.is_empty() && all.iter().map(Bytes::len).sum::<usize>() == size);
+        all
     }
 
     fn message(frames: &[Bytes]) -> Vec<u8> {
@@ -211,6 +258,22 @@ mod tests {
         let frames = frames(&response);
         let any = response.resources[0].delta_parts()[1];
         assert!(frames.iter().any(|f| f.as_ptr() == any.as_ptr()));
+    }
+
+    #[test]
+    fn small_responses_share_a_frame_and_each_has_its_length() {
+        let small =
+            |name: &str| Response { removed: vec![name.into()], resources: Vec::new(), ..response(true).0 };
+        let mut together = Frames::default();
+        let sizes = ["one", "three"].map(|name| put(&small(name), &mut together));
+        let frame = together.pop().unwrap().into_inner().0;
+        assert!(together.pop().is_none());
+        let (one, three) = frame.split_at(sizes[0]);
+        let names = |bytes: &[u8]| {
+            let bytes = message(&[Bytes::copy_from_slice(bytes)]);
+            pb::DeltaDiscoveryResponse::decode(&*bytes).unwrap().removed_resources
+        };
+        assert_eq!([names(one), names(three)], [["one"], ["three"]]);
     }
 
     #[test]

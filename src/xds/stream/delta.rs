@@ -2,14 +2,18 @@
 //!
 //! Pure: no I/O.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::parked::Parked;
 use super::subscription::{Subscription, check};
 use super::{Nonces, Refusal, Response, Verdict, nack_text};
+use crate::model::ContentHash;
 use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::DeltaRequest;
+
+/// Room kept for responses under way; between bursts there is hardly more than one.
+const KEPT: usize = 2;
 
 /// What the client holds of one name, as far as we know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +26,7 @@ enum Held {
 /// A response that has not been acknowledged.
 #[derive(Debug)]
 struct Sent {
+    nonce: String,
     resources: Vec<Arc<Resource>>,
     removed: Vec<Arc<str>>,
 }
@@ -34,21 +39,24 @@ struct TypeState {
     held: BTreeMap<Arc<str>, Held>,
     /// What the client said it holds from an earlier stream, until it is sent on this one.
     claimed: BTreeSet<Arc<str>>,
-    in_flight: BTreeMap<String, Sent>,
+    in_flight: VecDeque<Sent>,
     /// Names in `in_flight`.
     busy: BTreeSet<Arc<str>>,
     parked: Parked,
-    /// The set that was last found to need nothing. `None` after anything that may change that.
-    quiet_for: Option<Arc<ResourceSet>>,
+    /// Endpoints: their cluster has been taken away on this stream and not given again. They would come before it.
+    orphans: BTreeSet<Arc<str>>,
+    /// Names to look at; all others need nothing. So a flip costs one look, however many names there are.
+    open: BTreeSet<Arc<str>>,
+    /// The state of the set that `open` takes into account; `None` calls for a look at every name.
+    seen: Option<ContentHash>,
 }
 
-/// What one type needs to be sent.
-#[derive(Debug, Default)]
-struct Due {
-    resources: Vec<Arc<Resource>>,
-    removed: Vec<Arc<str>>,
-    /// A subscribed name of which nothing can be said yet.
-    withheld: bool,
+/// What is to be said of one name.
+#[derive(Debug, PartialEq, Eq)]
+enum Need<'a> {
+    Nothing,
+    Resource(&'a Arc<Resource>),
+    Removal,
 }
 
 /// The protocol state of one incremental stream.
@@ -58,20 +66,12 @@ pub struct DeltaStream {
     rendering: Rendering,
     types: [TypeState; 4],
     nonces: Nonces,
-    /// Clusters taken away on this stream and not given again: their endpoints would come before them.
-    gone: BTreeSet<Arc<str>>,
 }
 
 impl DeltaStream {
     /// A stream that came in by `door`.
     pub fn new(door: Door) -> Self {
-        Self {
-            door,
-            rendering: Rendering::default(),
-            types: Default::default(),
-            nonces: Nonces::default(),
-            gone: BTreeSet::new(),
-        }
+        Self { door, rendering: Rendering::default(), types: Default::default(), nonces: Nonces::default() }
     }
 
     /// The client is of this kind: said once, before its first request.
@@ -101,7 +101,6 @@ impl DeltaStream {
         let state = self.state(kind);
         let verdict = state.settle(kind, request);
         state.subscribe(kind, request)?;
-        state.quiet_for = None;
         Ok(verdict)
     }
 
@@ -130,6 +129,13 @@ impl DeltaStream {
         })
     }
 
+    /// A name of which a look at everything would find something to say, and [`Self::next`] would not. There is none.
+    #[cfg(test)]
+    pub(super) fn overlooked(&self, snapshot: &Snapshot) -> Option<Arc<str>> {
+        let sets = self.door.kinds().iter().map(|kind| self.set_of(*kind, snapshot));
+        self.types.iter().zip(sets).find_map(|(state, set)| state.overlooked(set))
+    }
+
     /// New and changed resources of one type.
     fn updates(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
         let set = snapshot.set_for(self.door, self.rendering, kind);
@@ -141,27 +147,19 @@ impl DeltaStream {
         if unsettled && !state.owes_answer {
             return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
         }
-        let mut due = state.due(set);
-        if kind == Kind::Endpoints {
-            due.resources.retain(|endpoints| !self.gone.contains(&endpoints.name));
-        }
-        due.resources.truncate(1); // one resource per message: a refusal, which names none, isolates itself
-        // A listener may take over the address of one that goes: Envoy removes first within a message.
-        let together = kind == Kind::Listener && !due.resources.is_empty();
-        let removed = if together { std::mem::take(&mut due.removed) } else { Vec::new() };
-        let state = self.state(kind);
-        let answer =
-            state.owes_answer && due.removed.is_empty() && !due.withheld && state.in_flight.is_empty();
-        if due.resources.is_empty() && !answer {
-            if due.removed.is_empty() {
-                state.quiet_for = Some(set.clone());
-            }
+        state.look_at(set);
+        // One resource per message: a refusal, which names none, isolates itself.
+        let resources: Vec<_> = state.take_first_due(set).into_iter().collect();
+        if resources.is_empty() && !state.owes_empty_answer(set) {
             return None;
         }
+        // A listener may take over the address of one that goes: Envoy removes first within a message.
+        let together = kind == Kind::Listener && !resources.is_empty();
+        let removed = if together { state.removals(set) } else { Vec::new() };
         if kind == Kind::Cluster {
-            self.resend_endpoints(&due.resources);
+            self.resend_endpoints(&resources);
         }
-        Some(self.send(kind, due.resources, removed, set))
+        Some(self.send(kind, resources, removed, set))
     }
 
     /// Envoy waits for a changed cluster's endpoints without asking for them: they follow although they are the same.
@@ -169,8 +167,9 @@ impl DeltaStream {
         let endpoints = self.state(Kind::Endpoints);
         for cluster in clusters {
             endpoints.held.remove(&cluster.name);
+            endpoints.orphans.remove(&cluster.name);
+            endpoints.open.insert(cluster.name.clone());
         }
-        endpoints.quiet_for = None;
     }
 
     /// Resources of one type that are gone. Clusters and routes go only when no other type that may refer to them
@@ -191,11 +190,15 @@ impl DeltaStream {
         if referred_to || !state.subscription.asked || state.is_quiet(set) {
             return None;
         }
-        let due = state.due(set);
-        if due.removed.is_empty() {
+        state.look_at(set);
+        let removed = state.removals(set);
+        if removed.is_empty() {
             return None;
         }
-        Some(self.send(kind, Vec::new(), due.removed, set))
+        if kind == Kind::Cluster {
+            self.state(Kind::Endpoints).orphans.extend(removed.iter().cloned());
+        }
+        Some(self.send(kind, Vec::new(), removed, set))
     }
 
     fn send(
@@ -206,13 +209,8 @@ impl DeltaStream {
         set: &ResourceSet,
     ) -> Response {
         let nonce = self.nonces.next();
-        if kind == Kind::Cluster {
-            self.gone.extend(removed.iter().cloned());
-            self.gone.retain(|name| !resources.iter().any(|cluster| cluster.name == *name));
-        }
         let state = self.state(kind);
         state.owes_answer = false;
-        state.quiet_for = None;
         for resource in &resources {
             state.held.insert(resource.name.clone(), Held::Version(resource.version.clone()));
             state.busy.insert(resource.name.clone());
@@ -227,23 +225,28 @@ impl DeltaStream {
             }
             state.busy.insert(name.clone());
         }
-        let sent = Sent { resources: resources.clone(), removed: removed.clone() };
-        state.in_flight.insert(nonce.clone(), sent);
-        let version = ResourceSet::version_of(set.resources.values()).to_string();
-        Response { kind, delta: true, nonce, version, resources, removed }
+        let sent = Sent { nonce: nonce.clone(), resources: resources.clone(), removed: removed.clone() };
+        state.in_flight.push_back(sent);
+        Response { kind, delta: true, nonce, version: set.version().clone(), resources, removed }
     }
 }
 
 impl TypeState {
-    fn is_quiet(&self, set: &Arc<ResourceSet>) -> bool {
-        self.quiet_for.as_ref().is_some_and(|quiet| Arc::ptr_eq(quiet, set))
+    fn is_quiet(&self, set: &ResourceSet) -> bool {
+        self.seen == Some(set.state()) && self.open.is_empty() && !self.owes_answer
     }
 
     /// Takes the ACK or NACK in a request. An unknown nonce settles nothing.
     fn settle(&mut self, kind: Kind, request: &DeltaRequest) -> Verdict {
-        let Some(sent) = self.in_flight.remove(&request.response_nonce) else { return Verdict::None };
+        // Clients answer in order: it is the first.
+        let sent = self.in_flight.iter().position(|sent| sent.nonce == request.response_nonce);
+        let Some(sent) = sent.and_then(|at| self.in_flight.remove(at)) else { return Verdict::None };
+        if self.in_flight.is_empty() {
+            self.in_flight.shrink_to(KEPT); // a burst leaves nothing behind
+        }
         for name in sent.resources.iter().map(|r| &r.name).chain(&sent.removed) {
             self.busy.remove(name);
+            self.open.insert(name.clone()); // there may be something newer
         }
         let Some(error) = &request.error_detail else {
             return Verdict::Acked(kind, sent.resources);
@@ -259,6 +262,10 @@ impl TypeState {
     fn subscribe(&mut self, kind: Kind, request: &DeltaRequest) -> Result<(), Refusal> {
         let first = !self.subscription.asked;
         let (add, drop) = (&request.resource_names_subscribe, &request.resource_names_unsubscribe);
+        if !first && add.is_empty() && drop.is_empty() {
+            return Ok(()); // an ACK and no more
+        }
+        let was_wildcard = self.subscription.wildcard;
         let dropped = self.subscription.change(kind, add, drop)?;
         if first {
             self.owes_answer = true;
@@ -270,6 +277,7 @@ impl TypeState {
         } else {
             for name in add {
                 self.held.remove(name.as_str()); // asked for again: the client has dropped it
+                self.open.insert(name.as_str().into());
             }
         }
         for name in dropped {
@@ -281,36 +289,81 @@ impl TypeState {
             let subscription = &self.subscription;
             self.held.retain(|name, _| subscription.wants(name));
         }
+        if self.subscription.wildcard != was_wildcard {
+            self.seen = None;
+        }
         Ok(())
     }
 
-    /// Compares what the client holds with what it wants and there is.
-    fn due(&self, set: &ResourceSet) -> Due {
-        let mut due = Due::default();
-        let wildcard = self.subscription.wildcard;
-        let all = wildcard.then_some(set.resources.values()).into_iter().flatten();
-        let named = (!wildcard).then_some(&self.subscription.names).into_iter().flatten();
-        let named = named.filter_map(|name| set.resources.get(name));
-        due.resources
-            .extend(all.chain(named).filter(|r| self.needs(r) && !self.is_spared(set, &r.name)).cloned());
-        for name in &self.subscription.names {
-            if set.withheld.contains(name) || self.is_spared(set, name) {
-                due.withheld = true;
-            } else if !set.resources.contains_key(name)
-                && self.held.get(name) != Some(&Held::Nothing)
-                && !self.busy.contains(name)
-            {
-                due.removed.push(name.clone());
+    /// Opens what has changed since the last look.
+    fn look_at(&mut self, set: &ResourceSet) {
+        if self.seen == Some(set.state()) {
+            return;
+        }
+        let Self { subscription, held, open, .. } = self;
+        if let Some(names) = self.seen.and_then(|seen| set.changed_since(seen)) {
+            open.extend(names.filter(|name| subscription.wants(name) || held.contains_key(*name)).cloned());
+        } else {
+            let all = subscription.wildcard.then_some(set.resources.keys()).into_iter().flatten();
+            open.extend(all.chain(&subscription.names).chain(held.keys()).cloned());
+        }
+        self.seen = Some(set.state());
+    }
+
+    /// The first resource that is to be sent. Open names before it that need nothing are closed, and so is its own: it
+    /// is opened again when the client has answered.
+    fn take_first_due(&mut self, set: &ResourceSet) -> Option<Arc<Resource>> {
+        let mut removals = Vec::new();
+        let mut due = None;
+        while let Some(name) = self.open.pop_first() {
+            match self.need(set, &name) {
+                Need::Nothing => {}
+                Need::Removal => removals.push(name),
+                Need::Resource(resource) => {
+                    due = Some(resource.clone());
+                    break;
+                }
             }
         }
-        for (name, held) in &self.held {
-            let gone = !set.resources.contains_key(name) && !set.withheld.contains(name);
-            let told = *held == Held::Nothing || self.busy.contains(name);
-            if gone && !told && !self.subscription.names.contains(name) {
-                due.removed.push(name.clone());
-            }
-        }
+        self.open.extend(removals);
         due
+    }
+
+    /// Open names that the client is to be told are gone.
+    fn removals(&self, set: &ResourceSet) -> Vec<Arc<str>> {
+        self.open.iter().filter(|name| self.need(set, name) == Need::Removal).cloned().collect()
+    }
+
+    /// True if the client waits for a first answer, and nothing that there is or will be gives it one.
+    fn owes_empty_answer(&self, set: &ResourceSet) -> bool {
+        let waits = |name: &Arc<str>| set.withheld.contains(name) || self.is_spared(set, name);
+        self.owes_answer
+            && self.in_flight.is_empty()
+            && self.removals(set).is_empty()
+            && !self.subscription.names.iter().any(waits)
+    }
+
+    /// Compares what the client holds of `name` with what it wants and there is.
+    fn need<'a>(&self, set: &'a ResourceSet, name: &Arc<str>) -> Need<'a> {
+        if self.busy.contains(name) {
+            return Need::Nothing;
+        }
+        if let Some(resource) = set.resources.get(name) {
+            let held = matches!(self.held.get(name), Some(Held::Version(v)) if *v == resource.version);
+            let due = !held
+                && self.subscription.wants(name)
+                && !self.parked.contains(name, &resource.version)
+                && !self.orphans.contains(name)
+                && !self.is_spared(set, name);
+            return if due { Need::Resource(resource) } else { Need::Nothing };
+        }
+        match self.held.get(name) {
+            _ if set.withheld.contains(name) => Need::Nothing,
+            Some(Held::Nothing) => Need::Nothing,
+            Some(Held::Version(_)) => Need::Removal,
+            None if self.subscription.names.contains(name) => Need::Removal,
+            None => Need::Nothing,
+        }
     }
 
     /// True if the client holds something from before, and what there is now rests on nothing better.
@@ -318,10 +371,12 @@ impl TypeState {
         set.provisional.contains(name) && self.claimed.contains(name)
     }
 
-    fn needs(&self, resource: &Resource) -> bool {
-        let name = &resource.name;
-        let held = matches!(self.held.get(name), Some(Held::Version(v)) if *v == resource.version);
-        let parked = self.parked.contains(name, &resource.version);
-        !held && !parked && !self.busy.contains(name)
+    /// A name that is not open, though something is to be said of it.
+    #[cfg(test)]
+    fn overlooked(&self, set: &ResourceSet) -> Option<Arc<str>> {
+        let current = self.subscription.asked && self.seen == Some(set.state());
+        let all = set.resources.keys().chain(&self.subscription.names).chain(self.held.keys());
+        let mut closed = all.filter(|name| current && !self.open.contains(*name));
+        closed.find(|name| self.need(set, name) != Need::Nothing).cloned()
     }
 }

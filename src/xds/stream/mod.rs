@@ -32,7 +32,7 @@ pub struct Response {
     /// Unique within the stream, rising.
     pub nonce: String,
     /// Version of the response as a whole.
-    pub version: String,
+    pub version: Arc<str>,
     /// New and changed resources (SotW clusters and listeners: all of them).
     pub resources: Vec<Arc<Resource>>,
     /// Names that are gone; delta only.

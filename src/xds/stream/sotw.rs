@@ -25,7 +25,7 @@ const WHOLE_SET: &str = "";
 struct Sent {
     nonce: String,
     resources: Vec<Arc<Resource>>,
-    /// What the client held before it.
+    /// What the client held before it; clusters and listeners, which are refused as a whole.
     before: Resources,
 }
 
@@ -185,15 +185,12 @@ impl SotwStream {
         for resource in &resources {
             state.claimed.remove(&resource.name);
         }
-        let before = state.held.clone();
-        if kind.has_wildcard() {
-            state.held.clear();
-        }
+        let before = if kind.has_wildcard() { std::mem::take(&mut state.held) } else { Resources::new() };
         state.held.extend(resources.iter().map(|r| (r.name.clone(), r.clone())));
         state.owes_answer = false;
         state.quiet_for = None;
         state.in_flight = Some(Sent { nonce: nonce.clone(), resources: resources.clone(), before });
-        let version = ResourceSet::version_of(state.held.values()).to_string();
+        let version = ResourceSet::version_of(state.held.values()).to_string().into();
         Response { kind, delta: false, nonce, version, resources, removed: Vec::new() }
     }
 }
@@ -215,11 +212,11 @@ impl TypeState {
         if !self.subscription.asked && !request.version_info.is_empty() {
             self.claimed = request.resource_names.iter().map(|name| Arc::from(name.as_str())).collect();
         }
-        let names_before = (self.subscription.wildcard, self.subscription.names.clone());
-        self.subscription.replace(kind, &request.resource_names)?;
-        let changed = names_before != (self.subscription.wildcard, self.subscription.names.clone());
-        let subscription = &self.subscription;
-        self.held.retain(|name, _| subscription.wants(name));
+        let changed = self.subscription.replace(kind, &request.resource_names)?;
+        if changed {
+            let subscription = &self.subscription;
+            self.held.retain(|name, _| subscription.wants(name));
+        }
         if request.response_nonce.is_empty() {
             // A (re)subscription from scratch: the client shows no sign of holding anything of this stream.
             self.owes_answer = true;
@@ -338,12 +335,9 @@ impl TypeState {
             .filter(|r| !self.parked.contains(&r.name, &r.version))
             .cloned()
             .collect();
-        let withheld = self
-            .subscription
-            .names
-            .iter()
-            .any(|name| set.withheld.contains(name) || self.is_spared(set, name));
-        let answer = self.owes_answer && !withheld && !self.subscription.names.is_empty();
+        let names = &self.subscription.names;
+        let waits = |name: &Arc<str>| set.withheld.contains(name) || self.is_spared(set, name);
+        let answer = self.owes_answer && !names.is_empty() && !names.iter().any(waits);
         (!due.is_empty() || answer).then_some(due)
     }
 }

@@ -30,15 +30,22 @@ impl Subscription {
         self.wildcard || self.names.contains(name)
     }
 
-    /// SotW: the request carries all names.
-    pub(super) fn replace(&mut self, kind: Kind, names: &[String]) -> Result<(), Refusal> {
+    /// SotW: the request carries all names. True if they are others than before; nearly always they are the same.
+    pub(super) fn replace(&mut self, kind: Kind, names: &[String]) -> Result<bool, Refusal> {
         check(kind, names.len())?;
         let legacy = names.is_empty() && !self.has_named && kind.has_wildcard();
-        self.wildcard = legacy || names.iter().any(|n| is_wildcard(kind, n));
-        self.names = names.iter().filter(|n| !is_wildcard(kind, n)).map(|n| Arc::from(n.as_str())).collect();
+        let wildcard = legacy || names.iter().any(|n| is_wildcard(kind, n));
+        let named: BTreeSet<&str> =
+            names.iter().map(String::as_str).filter(|n| !is_wildcard(kind, n)).collect();
+        let same = self.names.iter().map(|n| &**n).eq(named.iter().copied());
+        let changed = wildcard != self.wildcard || !same;
+        if !same {
+            self.names = named.into_iter().map(Arc::from).collect();
+        }
+        self.wildcard = wildcard;
         self.has_named |= !names.is_empty();
         self.asked = true;
-        Ok(())
+        Ok(changed)
     }
 
     /// Delta: the request carries what is added and what is dropped. Returns the names that were dropped.

@@ -163,7 +163,7 @@ fn a_first_request_without_a_nonce_is_always_answered_in_full() {
         .on_request(&SotwRequest { version_info: version.clone(), ..sotw(Kind::Cluster, &[], "") })
         .unwrap();
     let answer = stream.next(&snapshot).unwrap();
-    assert_eq!((names(&answer), &answer.version), (vec!["c"], &version));
+    assert_eq!((names(&answer), &*answer.version), (vec!["c"], &*version));
 }
 
 #[test]

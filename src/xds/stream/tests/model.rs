@@ -252,7 +252,9 @@ impl Client for DeltaClient {
     }
 
     fn pull(&mut self, snapshot: &Snapshot) -> Option<Response> {
-        self.stream.next(snapshot)
+        let response = self.stream.next(snapshot);
+        assert_eq!(self.stream.overlooked(snapshot), None, "a full look finds no more");
+        response
     }
 }
 
