@@ -23,13 +23,14 @@ use super::side::{Cost, Side};
 const INTERVAL: Duration = Duration::from_secs(1);
 const ASKED_BY_TIDEGATE: &str = "/health?tidegate";
 const ASKED_BY_ENVOY: &str = "/health?envoy";
-/// Requests after both know, in which one more might still go to the dead backend: half a second.
-const AFTERWARDS: usize = 50;
+/// Requests after both know, in which one more might still go to the dead backend.
+const AFTERWARDS: usize = 30;
 /// From a recovery to the next fault. An Envoy holds a change of its own health checks or outlier detection back if it
-/// made another in the last second (`update_merge_window`; tidegate serves 0), and would look slower than it is.
-const REST: Duration = Duration::from_millis(1200);
+/// made another in the last second (`update_merge_window`; tidegate serves 0), and would look slower than it is. Only
+/// outlier detection is that quick.
+const REST: Duration = Duration::from_millis(1100);
 /// Requests in each half of a storm: one backend answers 503, then all do.
-const STORM: usize = 150;
+const STORM: usize = 100;
 
 /// Who notices besides the active checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,7 @@ pub(crate) struct Arena {
     backends: Vec<FakeInstance>,
     /// A moment at which tidegate asked each of them; it asks again after each interval, to the millisecond.
     asked: Vec<MonoTime>,
+    rest: Duration,
     /// No fault before.
     rested: MonoTime,
     app: TestApp,
@@ -88,8 +90,9 @@ impl Arena {
         for backend in &backends {
             asked.push(steady_probe(backend).await?);
         }
-        let rested = clock.now() + REST;
-        Ok(Self { clock, backends, asked, rested, app, tidegate, envoy })
+        let rest = if help == Help::Outlier { REST } else { Duration::ZERO };
+        let rested = clock.now() + rest;
+        Ok(Self { clock, backends, asked, rest, rested, app, tidegate, envoy })
     }
 
     /// Strikes one backend with `fault` at `phase` of tidegate's interval, waits until both sides know, and heals it.
@@ -97,15 +100,13 @@ impl Arena {
         let (backend, asked) =
             self.backends.get(victim).zip(self.asked.get(victim)).context("no such backend")?;
         let address = backend.address();
-        let mut moment = *asked + INTERVAL.mul_f64(phase);
-        while moment <= self.rested {
-            moment = moment + INTERVAL;
-        }
+        let moment = next(*asked + INTERVAL.mul_f64(phase), self.rested);
         let mut acks = self.app.clients.watch();
         self.clock.sleep_until(moment).await;
 
         let (micros, struck) = (access_log::wall_micros(), self.clock.now());
         backend.set(fault).await?;
+        let next_probe = next(*asked, struck).since(struck).as_secs_f64() * 1e3;
         let phases = [ASKED_BY_TIDEGATE, ASKED_BY_ENVOY].map(|path| since_asked(backend, path, struck));
         let (decided, acked) = self.verdict(address, &mut acks).await?;
         let hosts = self.backends.len() - 1;
@@ -115,7 +116,6 @@ impl Arena {
 
         // tidegate's clock began at another moment than ours.
         let after = |at| (self.app.clock.instant(at) - self.clock.instant(struck)).as_secs_f64() * 1e3;
-        let next_probe = INTERVAL.as_secs_f64() * 1e3 * (1.0 - phases[0]);
         let stages = [next_probe, after(decided) - next_probe, after(acked) - after(decided)];
         let (tidegate, envoy) =
             tokio::try_join!(self.tidegate.cost(address, micros), self.envoy.cost(address, micros))?;
@@ -160,7 +160,7 @@ impl Arena {
         let (hosts, name) = (self.backends.len(), backend.name());
         tokio::try_join!(self.tidegate.healthy(hosts), self.envoy.healthy(hosts))?;
         tokio::try_join!(self.tidegate.serves(name, healed), self.envoy.serves(name, healed))?;
-        self.rested = self.clock.now() + REST;
+        self.rested = self.clock.now() + self.rest;
         Ok(())
     }
 
@@ -239,6 +239,12 @@ async fn steady_probe(backend: &FakeInstance) -> anyhow::Result<MonoTime> {
         .await?;
     let asked = seen.requests.iter().rev().find(|seen| seen.path == ASKED_BY_TIDEGATE);
     Ok(asked.context("nobody asked")?.at)
+}
+
+/// The first moment after `after` that is whole intervals from `start`.
+fn next(start: MonoTime, after: MonoTime) -> MonoTime {
+    let passed = after.since(start).as_micros() / INTERVAL.as_micros();
+    start + INTERVAL * (u32::try_from(passed).unwrap_or(u32::MAX) + 1)
 }
 
 /// The share of the interval that had passed at `now` since `path` was last asked for.
