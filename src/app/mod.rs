@@ -228,6 +228,7 @@ fn spawn(levels: Levels, path: PathBuf, clock: Clock, clients: Clients, sockets:
     tasks.spawn("prober", probe::run(prober, catalog, limits, seen, shutdown.clone()));
     tasks.spawn("fleet", fleet::run(clock, inputs, outputs, shutdown.clone()));
     tasks.spawn("events", telemetry::follow(followed, fleet_metrics, shutdown.clone()));
+    let in_force = levels.file.borrow().content.as_ref().map(|content| content.hash);
     let reload = reload::Reload {
         clock,
         path: path.clone(),
@@ -236,7 +237,9 @@ fn spawn(levels: Levels, path: PathBuf, clock: Clock, clients: Clients, sockets:
         limits: levels.limits,
         status: levels.status,
         metrics: reload_metrics,
+        in_force,
     };
+
     tasks.spawn("reload", reload.run(levels.file.subscribe(), shutdown.clone()));
     tasks.spawn("file", source::watch_file(path, clock, levels.file, shutdown));
     tasks

@@ -60,13 +60,15 @@ pub(super) struct Reload {
     pub(super) limits: watch::Sender<config::Prober>,
     pub(super) status: watch::Sender<ConfigStatus>,
     pub(super) metrics: Metrics,
+    /// The content that `config` was read from.
+    pub(super) in_force: Option<ContentHash>,
 }
 
 impl Reload {
     /// Runs until cancelled, or until nobody watches the file any more.
     pub(super) async fn run(self, mut file: watch::Receiver<FileState>, cancel: CancellationToken) {
-        let hash_of = |state: &FileState| state.content.as_ref().map(|content| content.hash);
-        let mut tried: Option<ContentHash> = hash_of(&file.borrow_and_update());
+        // Not what the file holds now: that may be newer already.
+        let mut tried = self.in_force;
         let mut verdict: Result<(), Arc<str>> = Ok(());
         loop {
             tokio::select! {

@@ -60,6 +60,9 @@ pub struct Listen {
     pub health: SocketAddr,
 }
 
+/// The name under which an Envoy's bootstrap knows tidegate. No cluster of the config can have it.
+pub const BOOTSTRAP_CLUSTER: &str = "tidegate";
+
 /// One pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {

@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use kind::{Door, Kind};
-pub use proto::BOOTSTRAP_CLUSTER;
 pub use rendering::Rendering;
 pub use resource::Resource;
 pub(crate) use resource::put_bytes;

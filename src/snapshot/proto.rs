@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use prost::Message;
 
+use crate::config::BOOTSTRAP_CLUSTER;
 use crate::model::Address;
 use crate::pb::envoy::config::core::v3 as core;
 use crate::pb::google::protobuf;
@@ -36,9 +37,6 @@ pub(super) fn address(address: Address) -> core::Address {
     };
     core::Address { address: Some(core::address::Address::SocketAddress(socket)) }
 }
-
-/// The name under which an Envoy's bootstrap knows tidegate.
-pub const BOOTSTRAP_CLUSTER: &str = "tidegate";
 
 /// "On a stream of its own, from [`BOOTSTRAP_CLUSTER`]", for Envoys without ADS.
 pub(super) fn alone(initial_fetch_timeout: Duration) -> core::ConfigSource {

@@ -11,7 +11,7 @@ use super::super::defaults::{
 };
 use super::super::path::Cursor;
 use super::super::raw::{RawAddress, RawCluster, RawEnvoyCluster, RawInstance, RawPolicy};
-use super::super::{CircuitBreakers, Cluster, EnvoyCluster, LbPolicy, Policy};
+use super::super::{BOOTSTRAP_CLUSTER, CircuitBreakers, Cluster, EnvoyCluster, LbPolicy, Policy};
 use super::address;
 use super::check::checks;
 use super::duration::show;
@@ -44,6 +44,9 @@ pub(super) fn clusters(
     for (name, raw) in raw {
         let at = at.key(name);
         let name = ClusterName::new(name).map_err(|error| bad_name(report, &at, &error));
+        let name = name.and_then(|name| {
+            if name.as_str() == BOOTSTRAP_CLUSTER { Err(reserved(report, &at)) } else { Ok(name) }
+        });
         match (name, cluster(report, &at, raw)) {
             (Ok(name), Ok(cluster)) => {
                 clusters.insert(name, Arc::new(cluster));
@@ -52,6 +55,15 @@ pub(super) fn clusters(
         }
     }
     if invalid { Err(Invalid) } else { Ok(clusters) }
+}
+
+/// An Envoy keeps the cluster of this name that its bootstrap has, and sends users to tidegate itself.
+fn reserved(report: &mut Report<'_>, at: &Cursor<'_>) -> Invalid {
+    report.fail_key(
+        at,
+        format!("`{BOOTSTRAP_CLUSTER}` is the name by which Envoys know tidegate itself"),
+        "choose another name".into(),
+    )
 }
 
 /// Reports the name that ends `at`.
