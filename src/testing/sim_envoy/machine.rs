@@ -7,7 +7,7 @@
 //! and LDS waits until the first clusters have their endpoints; later the acknowledgement of CDS waits until each new
 //! or changed cluster has its endpoints or has waited its `initial_fetch_timeout`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::referee::{Referee, Scope};
@@ -427,6 +427,14 @@ impl Machine {
     /// The version it holds of a resource: delta its own, SotW that of the message that brought it.
     pub fn version(&self, kind: Kind, name: &str) -> Option<&str> {
         self.world.held(kind)?.get(name).map(|held| held.version.as_str())
+    }
+
+    /// A hash of each cluster, assignment and listener it holds: two Envoys that were told the same hold the same. (It
+    /// never lets go of routes.)
+    pub fn contents(&self) -> BTreeMap<(Kind, String), u64> {
+        let held = self.world.held.iter().filter(|(kind, _)| **kind != Kind::Route);
+        let all = held.flat_map(|(kind, held)| held.iter().map(|(name, held)| (*kind, name, held.content)));
+        all.map(|(kind, name, content)| ((kind, name.clone()), content)).collect()
     }
 
     /// What was said so far.

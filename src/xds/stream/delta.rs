@@ -102,7 +102,20 @@ impl DeltaStream {
         let verdict = state.settle(kind, request);
         state.subscribe(kind, request)?;
         state.quiet_for = None;
+        if kind == Kind::Cluster {
+            self.forget_given_up();
+        }
         Ok(verdict)
+    }
+
+    /// Endpoints do not wait for a cluster that the client no longer asks for.
+    fn forget_given_up(&mut self) {
+        let [clusters, endpoints, ..] = &mut self.types;
+        let before = self.gone.len();
+        self.gone.retain(|name| clusters.subscription.wants(name));
+        if self.gone.len() < before {
+            endpoints.quiet_for = None;
+        }
     }
 
     /// The clusters whose endpoints the client asks for by name.
@@ -150,8 +163,10 @@ impl DeltaStream {
         let together = kind == Kind::Listener && !due.resources.is_empty();
         let removed = if together { std::mem::take(&mut due.removed) } else { Vec::new() };
         let state = self.state(kind);
-        let answer =
-            state.owes_answer && due.removed.is_empty() && !due.withheld && state.in_flight.is_empty();
+        // A client that comes back asks for all types at once, but they are read one by one: it gets an answer about
+        // clusters before any is taken away, and its ACK comes after the rest of the questions.
+        let nothing_else = due.removed.is_empty() || kind == Kind::Cluster;
+        let answer = state.owes_answer && nothing_else && !due.withheld && state.in_flight.is_empty();
         if due.resources.is_empty() && !answer {
             if due.removed.is_empty() {
                 state.quiet_for = Some(set.clone());
@@ -174,17 +189,18 @@ impl DeltaStream {
     }
 
     /// Resources of one type that are gone. Clusters and routes go only when no other type that may refer to them
-    /// has anything under way, or held back by [`Self::updates`].
+    /// has anything under way, or held back by [`Self::updates`], or may not have been heard of yet.
     fn removals(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
         let referring: &[Kind] = match kind {
             Kind::Cluster => &[Kind::Listener, Kind::Route],
             Kind::Route => &[Kind::Listener],
             Kind::Endpoints | Kind::Listener => &[],
         };
+        let of_clusters = kind == Kind::Cluster;
         let unsettled = !self.state(Kind::Cluster).in_flight.is_empty();
         let referred_to = referring.iter().any(|kind| {
             let state = self.state(*kind);
-            !state.in_flight.is_empty() || unsettled && state.subscription.asked
+            !state.in_flight.is_empty() || unsettled && (of_clusters || state.subscription.asked)
         });
         let set = snapshot.set_for(self.door, self.rendering, kind);
         let state = self.state(kind);
@@ -219,6 +235,7 @@ impl DeltaStream {
             state.claimed.remove(&resource.name);
         }
         for name in &removed {
+            state.claimed.remove(name);
             // Remember it only where the client still asks for the name; a wildcard has no memory of it.
             if state.subscription.names.contains(name) {
                 state.held.insert(name.clone(), Held::Nothing);
@@ -275,6 +292,7 @@ impl TypeState {
         for name in dropped {
             if !self.subscription.wildcard {
                 self.held.remove(&name);
+                self.claimed.remove(&name);
             }
         }
         if !self.subscription.wildcard {

@@ -90,7 +90,21 @@ impl SotwStream {
     pub fn on_request(&mut self, request: &SotwRequest) -> Result<Verdict, Refusal> {
         let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.door.kinds().contains(kind));
         let Some(kind) = kind else { return Ok(Verdict::None) };
-        self.state(kind).on_request(kind, request)
+        let verdict = self.state(kind).on_request(kind, request)?;
+        if kind == Kind::Cluster {
+            self.forget_given_up();
+        }
+        Ok(verdict)
+    }
+
+    /// Endpoints do not wait for a cluster that the client no longer asks for.
+    fn forget_given_up(&mut self) {
+        let [clusters, endpoints, ..] = &mut self.types;
+        let before = self.gone.len();
+        self.gone.retain(|name| clusters.subscription.wants(name));
+        if self.gone.len() < before {
+            endpoints.quiet_for = None;
+        }
     }
 
     /// The clusters whose endpoints the client asks for by name.
@@ -172,6 +186,7 @@ impl SotwStream {
         if kind == Kind::Cluster {
             let given = |name: &Arc<str>| resources.iter().any(|cluster| cluster.name == *name);
             let taken: Vec<_> = self.state(kind).held.keys().filter(|name| !given(name)).cloned().collect();
+            self.state(Kind::Endpoints).claimed.retain(|name| !taken.contains(name));
             self.gone.extend(taken);
             self.gone.retain(|name| !given(name));
         }
@@ -209,6 +224,7 @@ impl TypeState {
         let changed = names_before != (self.subscription.wildcard, self.subscription.names.clone());
         let subscription = &self.subscription;
         self.held.retain(|name, _| subscription.wants(name));
+        self.claimed.retain(|name| subscription.wants(name));
         if request.response_nonce.is_empty() {
             // A (re)subscription from scratch: the client shows no sign of holding anything of this stream.
             self.owes_answer = true;
