@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::convert::{self, BadName};
@@ -53,11 +54,13 @@ pub async fn serve_admin(listener: TcpListener, ctx: AdminCtx) {
             None
         }
     };
+    // Small answers must not wait for the peer's delayed ACK.
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let served = Server::builder()
         .add_service(health)
         .add_service(AdminServer::new(Service(ctx)))
         .add_optional_service(reflection)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown.cancelled_owned())
+        .serve_with_incoming_shutdown(incoming, shutdown.cancelled_owned())
         .await;
     if let Err(error) = served {
         tracing::error!(%error, "the admin API ended");
