@@ -147,12 +147,12 @@ impl DeltaStream {
     fn updates(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
         let set = snapshot.set_for(self.door, self.rendering, kind);
         let unsettled = kind.refers_to_clusters() && !self.state(Kind::Cluster).in_flight.is_empty();
+        if unsettled && !(self.state(kind).owes_answer && self.has_sent_all_clusters(snapshot)) {
+            return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
+        }
         let state = self.state(kind);
         if !state.subscription.asked || state.is_quiet(set) {
             return None;
-        }
-        if unsettled && !state.owes_answer {
-            return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
         }
         let mut due = state.due(set);
         if kind == Kind::Endpoints {
@@ -177,6 +177,15 @@ impl DeltaStream {
             self.resend_endpoints(&due.resources);
         }
         Some(self.send(kind, due.resources, removed, set))
+    }
+
+    /// True if no cluster is left that the client wants and has not been sent: a first question is answered then,
+    /// warm or not.
+    fn has_sent_all_clusters(&self, snapshot: &Snapshot) -> bool {
+        let [clusters, ..] = &self.types;
+        let sent = |name: &Arc<str>| matches!(clusters.held.get(name), Some(Held::Version(_)));
+        let mut all = self.set_of(Kind::Cluster, snapshot).resources.keys();
+        all.all(|name| sent(name) || !clusters.subscription.wants(name))
     }
 
     /// Envoy waits for a changed cluster's endpoints without asking for them: they follow although they are the same.

@@ -137,10 +137,10 @@ impl SotwStream {
     fn next_of(&mut self, kind: Kind, snapshot: &Snapshot, exact: bool) -> Option<Response> {
         let set = snapshot.set_for(self.door, self.rendering, kind);
         let unsettled = kind.refers_to_clusters() && self.state(Kind::Cluster).in_flight.is_some();
-        let state = self.state(kind);
-        if unsettled && !state.owes_answer {
+        if unsettled && !(self.state(kind).owes_answer && self.has_sent_all_clusters(snapshot)) {
             return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
         }
+        let state = self.state(kind);
         let quiet = state.quiet_for.as_ref().is_some_and(|quiet| Arc::ptr_eq(quiet, set));
         if quiet || !state.subscription.asked || state.in_flight.is_some() {
             return None;
@@ -167,6 +167,14 @@ impl SotwStream {
             self.resend_endpoints(&resources);
         }
         Some(self.send(kind, resources))
+    }
+
+    /// True if no cluster is left that the client wants and has not been sent: a first question is answered then,
+    /// warm or not.
+    fn has_sent_all_clusters(&self, snapshot: &Snapshot) -> bool {
+        let [clusters, ..] = &self.types;
+        let mut all = self.set_of(Kind::Cluster, snapshot).resources.keys();
+        all.all(|name| clusters.held.contains_key(name) || !clusters.subscription.wants(name))
     }
 
     /// Envoy waits for a changed cluster's endpoints: they follow although they are the same.

@@ -273,3 +273,19 @@ fn a_client_that_comes_back_keeps_its_clusters_until_its_routes_have_been_asked_
     let order: Vec<_> = told.iter().flat_map(|r| r.removed.iter().map(|_| r.kind)).collect();
     assert_eq!(order, [Kind::Listener, Kind::Cluster]);
 }
+
+#[test]
+fn a_first_question_about_listeners_waits_for_clusters_that_have_not_been_sent() {
+    // SotW sends no second list of clusters before the first is acknowledged, and meanwhile `d` and its listener came.
+    let mut worlds = Worlds::default();
+    let first = worlds.publish(&world(&[("c", up(1))]));
+    let second = worlds.publish(&[("c", (up(1), false)), ("d", (up(1), true))].into());
+    let mut stream = SotwStream::new(Door::Aggregated);
+    stream.on_request(&sotw(Kind::Cluster, &[], "")).unwrap();
+    let clusters = stream.next(&first).unwrap();
+    stream.on_request(&sotw(Kind::Listener, &[], "")).unwrap();
+    assert_eq!(stream.next(&second), None);
+    stream.on_request(&sotw(Kind::Cluster, &[], &clusters.nonce)).unwrap();
+    let kinds: Vec<Kind> = std::iter::from_fn(|| stream.next(&second)).map(|r| r.kind).collect();
+    assert_eq!(kinds, [Kind::Cluster, Kind::Listener], "both are on the way, in this order");
+}
