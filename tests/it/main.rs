@@ -4,6 +4,7 @@ mod admin;
 mod bootstrap;
 mod check;
 mod completions;
+mod encoding;
 mod envoy;
 mod grpc;
 mod probe;

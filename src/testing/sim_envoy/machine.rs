@@ -186,6 +186,12 @@ impl Machine {
         topic.is_some_and(|topic| std::mem::take(&mut topic.fresh))
     }
 
+    /// Another request without a nonce: it may cross an answer to the one before, and then all of that comes again.
+    pub(super) fn begins_again(&mut self, kind: Kind) {
+        let names = self.topic(kind).map(|topic| topic.names.clone()).unwrap_or_default();
+        self.referee.excuse(kind, names);
+    }
+
     fn encode(&mut self, says: Vec<Say>) -> Vec<Request> {
         let wire = self.wire;
         let encode = |say| match wire {
