@@ -189,7 +189,7 @@ impl Machine {
     /// Another request without a nonce: it may cross an answer to the one before, and then all of that comes again.
     pub(super) fn begins_again(&mut self, kind: Kind) {
         let names = self.topic(kind).map(|topic| topic.names.clone()).unwrap_or_default();
-        self.referee.excuse(kind, names);
+        self.referee.asks_again(kind, names);
     }
 
     fn encode(&mut self, says: Vec<Say>) -> Vec<Request> {
