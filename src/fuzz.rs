@@ -14,7 +14,7 @@ use crate::config as configs;
 use crate::model::Serve;
 use crate::probe::completion::Completion;
 use crate::probe::sse::{Item, SseDecoder};
-use crate::snapshot::{Door, Kind, Snapshot};
+use crate::snapshot::{Door, Kind, Rendering, ResourceSet, Snapshot};
 use crate::testing::world::{Pool, World, Worlds};
 use crate::xds::stream::{DeltaStream, Response, SotwStream};
 use crate::xds::wire::{DeltaRequest, Frames, SotwRequest, put};
@@ -55,15 +55,14 @@ pub fn completion_stream(bytes: &[u8]) {
 }
 
 /// What an xDS client may say: a sequence of steps, each a byte that picks the step and, for a request, the request
-/// itself, with its length before it. Each request goes to a stream of its variant; then responses are taken until
-/// there are none.
+/// itself, with its length before it. Each request goes to the streams of its variant, one for each rendering; then
+/// responses are taken until there are none.
 ///
 /// No fuzzer guesses a type URL of sixty bytes, so its length picks one.
 pub fn xds_stream(bytes: &[u8]) {
     let worlds = worlds();
     let mut world = 0;
-    let (mut delta, mut sotw) = (DeltaStream::new(Door::Aggregated), SotwStream::new(Door::Aggregated));
-    let mut nonces = [0; 2];
+    let mut streams = Rendering::ALL.map(Streams::new);
     let mut rest = bytes;
     while let Some((step, after)) = rest.split_first() {
         rest = after;
@@ -72,22 +71,46 @@ pub fn xds_stream(bytes: &[u8]) {
             1 => {
                 let Ok(mut request) = DeltaRequest::decode_length_delimited(&mut rest) else { return };
                 pick_type(&mut request.type_url);
-                if delta.on_request(&request).is_err() {
+                if streams.iter_mut().any(|s| s.delta.on_request(&request).is_err()) {
                     return; // the stream ends here
                 }
             }
             _ => {
                 let Ok(mut request) = SotwRequest::decode_length_delimited(&mut rest) else { return };
                 pick_type(&mut request.type_url);
-                if sotw.on_request(&request).is_err() {
+                if streams.iter_mut().any(|s| s.sotw.on_request(&request).is_err()) {
                     return;
                 }
             }
         }
         let Some(snapshot) = worlds.get(world) else { return };
-        let [of_delta, of_sotw] = &mut nonces;
-        drain(snapshot, of_delta, || delta.next(snapshot));
-        drain(snapshot, of_sotw, || sotw.next(snapshot));
+        for streams in &mut streams {
+            streams.drain(snapshot);
+        }
+    }
+}
+
+/// A stream of each variant, of a client of one kind.
+struct Streams {
+    rendering: Rendering,
+    delta: DeltaStream,
+    sotw: SotwStream,
+    nonces: [u64; 2],
+}
+
+impl Streams {
+    fn new(rendering: Rendering) -> Self {
+        let (mut delta, mut sotw) = (DeltaStream::new(Door::Aggregated), SotwStream::new(Door::Aggregated));
+        delta.render(rendering);
+        sotw.render(rendering);
+        Self { rendering, delta, sotw, nonces: [0; 2] }
+    }
+
+    fn drain(&mut self, snapshot: &Snapshot) {
+        let Self { rendering, delta, sotw, nonces: [of_delta, of_sotw] } = self;
+        let set = |kind| &**snapshot.set_for(Door::Aggregated, *rendering, kind);
+        drain(set, of_delta, || delta.next(snapshot));
+        drain(set, of_sotw, || sotw.next(snapshot));
     }
 }
 
@@ -97,17 +120,27 @@ fn pick_type(url: &mut String) {
     }
 }
 
-fn drain(snapshot: &Snapshot, last_nonce: &mut u64, mut next: impl FnMut() -> Option<Response>) {
+fn drain<'a>(
+    set: impl Fn(Kind) -> &'a ResourceSet,
+    last_nonce: &mut u64,
+    mut next: impl FnMut() -> Option<Response>,
+) {
     for _ in 0..MOST_RESPONSES {
         let Some(response) = next() else { return };
         let nonce: u64 = response.nonce.parse().unwrap_or_default();
         assert!(nonce > *last_nonce, "nonces rise");
         *last_nonce = nonce;
-        let set = snapshot.set(response.kind);
+        let set = set(response.kind);
         let mut names = BTreeSet::new();
         for name in response.resources.iter().map(|r| &r.name).chain(&response.removed) {
             assert!(names.insert(name), "{name} is named twice in one response");
             assert!(!set.withheld.contains(name), "{name} has no verdict, and nothing may be said of it");
+        }
+        for resource in &response.resources {
+            let there = set.resources.get(&resource.name);
+            // A SotW list keeps what has gone until nothing can refer to it.
+            let lingers = there.is_none() && !response.delta && response.kind == Kind::Cluster;
+            assert!(lingers || there == Some(resource), "{} as it is not", resource.name);
         }
         let mut frames = Frames::default();
         put(&response, &mut frames);
@@ -119,12 +152,13 @@ fn drain(snapshot: &Snapshot, last_nonce: &mut u64, mut next: impl FnMut() -> Op
     unreachable!("no end of responses");
 }
 
-/// Three small worlds to go round in: clusters come, go and change, and one has no verdict.
+/// Small worlds to go round in: clusters come, go and change, one has no verdict, and then it loads.
 fn worlds() -> Vec<Arc<Snapshot>> {
     let up = |n| Pool::Decided(vec![Serve::Healthy; n]);
-    let worlds: [World; 3] = [
+    let worlds: [World; 4] = [
         [("a", (up(1), true)), ("b", (up(2), false)), ("c", (Pool::Undecided, false))].into(),
         [("b", (Pool::Decided(vec![Serve::Unhealthy, Serve::Healthy]), true))].into(),
+        [("b", (up(2), true)), ("c", (Pool::Loading(1), true))].into(),
         [("a", (up(0), false)), ("b", (up(3), true)), ("c", (up(1), true))].into(),
     ];
     let mut published = Worlds::default();

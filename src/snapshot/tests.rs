@@ -1,13 +1,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use proptest::prelude::*;
 use prost::Message;
 
 use super::{Door, Kind, Rendering, Resource, Snapshot};
 use crate::config::{Config, Listener, Route};
 use crate::model::{
     ClusterPlan, Detail, Entry, ListenerName, Locality, MonoTime, Outcome, Plan, Reason, Role, Serve,
-    Standing,
+    Standing, Weight,
 };
 use crate::pb::envoy::config::cluster::v3::Cluster;
 use crate::pb::envoy::config::core::v3::HealthStatus;
@@ -115,7 +116,7 @@ fn grpc_is_told_what_it_can_read() {
     let near = vec![(healthy, 100), (healthy, 1), (unhealthy, 100), (draining, 100)];
     assert_eq!(
         cla.endpoints.iter().map(told).collect::<Vec<_>>(),
-        [(102, near), (201, vec![(healthy, 100), (healthy, 100)]),]
+        [(101, near), (200, vec![(healthy, 100), (healthy, 100)]),]
     );
     assert!(cla.endpoints.iter().all(|l| l.locality.is_some() && l.priority == 0));
 
@@ -209,6 +210,7 @@ fn verdicts_never_change_a_byte_of_the_cluster() {
 
 #[test]
 fn flipping_health_alone_changes_the_version() {
+    // Case 104.
     let of_serve = |serve| {
         let snapshot =
             Snapshot::default().update(&of(&["a"]), &plan(1, Standing::Decided, vec![entry("a", 1, serve)]));
@@ -258,6 +260,74 @@ fn localities_and_endpoints_are_sorted_and_an_address_is_listed_once() {
     let snapshot = Snapshot::default().update(&of(&["a"]), &plan(1, Standing::Decided, entries));
     let ports: Vec<_> = endpoints(&snapshot).into_iter().map(|(port, health, _)| (port, health)).collect();
     assert_eq!(ports, [(2, HealthStatus::Healthy as i32), (1, HealthStatus::Healthy as i32)]);
+}
+
+#[test]
+fn every_spelling_of_an_address_in_whatever_locality_is_one_endpoint() {
+    // Case 83: the first by id who is listed at all.
+    let spellings = [
+        "[::1]:1",
+        "[0:0:0:0:0:0:0:1]:1",
+        "[0000::0001]:1",
+        "10.0.0.1:2",
+        "[::ffff:10.0.0.1]:2",
+        "[::FFFF:0a00:0001]:2",
+    ];
+    let entries = spellings.into_iter().zip(["a", "b", "c", "d", "e", "f"]).enumerate();
+    let entries: Vec<_> = entries
+        .map(|(at, (spelling, id))| {
+            let serve = if id == "a" { Serve::Absent } else { Serve::Healthy };
+            Arc::new(Entry {
+                address: spelling.parse().unwrap(),
+                locality: Locality { region: "r".into(), zone: format!("z{}", at % 2).into() },
+                weight: Weight::new(at as u32 + 1).unwrap(),
+                ..(*entry(id, 9, serve)).clone()
+            })
+        })
+        .collect();
+    let snapshot = Snapshot::default().update(&of(&["a"]), &plan(1, Standing::Decided, entries));
+    for rendering in Rendering::ALL {
+        let set = snapshot.set_for(Door::Aggregated, rendering, Kind::Endpoints);
+        let cla: ClusterLoadAssignment = decode(&set.resources["c"]);
+        let listed = cla.endpoints.iter().flat_map(|l| &l.lb_endpoints);
+        let weights: Vec<_> = listed.map(|e| e.load_balancing_weight.unwrap().value).collect();
+        assert_eq!(weights, [2, 4], "`b` for IPv6, `d` for IPv4, to {}", rendering.as_str());
+    }
+}
+
+proptest! {
+    #[test]
+    fn weights_and_priorities_are_such_as_no_client_refuses(
+        entries in proptest::collection::vec((1u32..=10_000, 0usize..5, 0usize..3), 0..300),
+        heaviest: bool,
+    ) {
+        // Case 85: no weight of zero, no gap in the priorities, a weight on each of gRPC's localities, and sums that
+        // fit 32 bits.
+        let serves = [Serve::Absent, Serve::Healthy, Serve::Degraded, Serve::Unhealthy, Serve::Draining];
+        let entries = entries.into_iter().zip(1u16..).map(|((weight, serve, zone), port)| {
+            let weight = if heaviest { Weight::MAX } else { Weight::new(weight).unwrap() };
+            let locality = Locality { region: "r".into(), zone: format!("z{zone}").into() };
+            Arc::new(Entry { weight, locality, ..(*entry("i", port, serves[serve])).clone() })
+        });
+        let plan = plan(1, Standing::Decided, entries.collect());
+        let snapshot = Snapshot::default().update(&of(&["a"]), &plan);
+        for rendering in Rendering::ALL {
+            let set = snapshot.set_for(Door::Aggregated, rendering, Kind::Endpoints);
+            let cla: ClusterLoadAssignment = decode(&set.resources["c"]);
+            let mut of_localities = 0;
+            for locality in &cla.endpoints {
+                prop_assert_eq!(locality.priority, 0);
+                prop_assert!(!locality.lb_endpoints.is_empty());
+                let weights = locality.lb_endpoints.iter().map(|e| e.load_balancing_weight.unwrap().value);
+                prop_assert!(weights.clone().all(|weight| weight >= 1));
+                prop_assert!(u32::try_from(weights.map(u64::from).sum::<u64>()).is_ok());
+                let of_locality = locality.load_balancing_weight.map(|weight| weight.value);
+                prop_assert!(rendering == Rendering::Envoy || of_locality >= Some(1));
+                of_localities += u64::from(of_locality.unwrap_or_default());
+            }
+            prop_assert!(u32::try_from(of_localities).is_ok());
+        }
+    }
 }
 
 #[test]

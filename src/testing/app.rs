@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
 
 use super::eventually::{eventually, patience};
 use super::fetch;
@@ -120,6 +121,11 @@ impl TestApp {
     /// Where the admin API listens.
     pub fn admin(&self) -> SocketAddr {
         self.admin
+    }
+
+    /// A connection to the admin API.
+    pub async fn admin_channel(&self) -> anyhow::Result<Channel> {
+        Ok(Endpoint::from_shared(format!("http://{}", self.admin))?.connect().await?)
     }
 
     /// The id of the instance of `cluster` at `address`; empty if there is none.

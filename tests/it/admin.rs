@@ -129,6 +129,57 @@ async fn a_drain_waits_for_the_acknowledgement_of_every_stream_and_can_be_taken_
 }
 
 #[tokio::test]
+async fn fifty_other_changes_before_a_late_acknowledgement_neither_prove_a_drain_nor_hide_its_proof() {
+    // Case 74. Beside the stream machines it is the table of clients that must not mistake one change for another.
+    for wire in BOTH {
+        let fakes = fakes(2).await;
+        let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
+        let setup = Setup::new().merge_window("0s").cluster("llm", [a, b]).cluster("other", [a, b]);
+        let app = TestApp::start(&setup).await.unwrap();
+        for cluster in ["llm", "other"] {
+            app.wait_served(cluster, &[(a, Serve::Healthy), (b, Serve::Healthy)]).await.unwrap();
+        }
+        let slow = SimEnvoy::start(SimOptions { asks: Asks::clusters(), ..SimOptions::new(app.xds(), wire) });
+        let is = |cluster: &'static str, health: &'static str| {
+            move |m: &Machine| match m.assignment(cluster).and_then(|all| all.get(&a)) {
+                Some(endpoint) if endpoint.health.as_str_name() == health => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        };
+        slow.wait_until("both clusters", |m| is("llm", "HEALTHY")(m).and(is("other", "HEALTHY")(m)))
+            .await
+            .unwrap();
+        slow.hold_answers(true);
+        let mut admin = AdminClient::new(app.admin_channel().await.unwrap());
+        let name = |cluster: &str| format!("clusters/{cluster}/instances/{}", app.instance_of(cluster, a));
+        let drain = |cluster: &str| pb::DrainInstanceRequest { name: name(cluster), ..Default::default() };
+        let drained = admin.drain_instance(drain("llm")).await.unwrap().into_inner();
+        slow.wait_until("the drain has arrived", is("llm", "DRAINING")).await.unwrap();
+        let mut proof =
+            admin.watch_drain(pb::WatchDrainRequest { name: name("llm") }).await.unwrap().into_inner();
+        for _ in 0..25 {
+            admin.drain_instance(drain("other")).await.unwrap();
+            admin.undrain_instance(pb::UndrainInstanceRequest { name: name("other") }).await.unwrap();
+        }
+        let knows = || {
+            let settled = |c: &tidegate::xds::ClientStatus| c.settled.get("llm").copied();
+            app.clients.list().values().any(|client| settled(client) >= Some(drained.generation))
+        };
+        assert!(!knows() && !proof.message().await.unwrap().unwrap().acknowledged);
+        slow.hold_answers(false);
+        while let Some(status) = proof.message().await.unwrap() {
+            assert_eq!(status.acknowledged, status.pending.is_empty(), "{status:?}");
+            if status.acknowledged {
+                break;
+            }
+        }
+        assert!(knows());
+        slow.wait_until("the other as it was", is("other", "HEALTHY")).await.unwrap();
+        app.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_drained_instance_of_a_real_envoy_gets_nothing_new() {
     for wire in BOTH {
         let fakes = fakes(2).await;

@@ -5,6 +5,7 @@ mod bootstrap;
 mod check;
 mod completions;
 mod doctor;
+mod encoding;
 mod envoy;
 mod grpc;
 mod probe;

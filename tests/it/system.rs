@@ -2,6 +2,8 @@
 //!
 //! With the real Envoy where only it can answer, with simulated ones (whose referee watches every message) elsewhere.
 
+mod bare;
+mod crowd;
 mod existing;
 mod inference;
 mod llama;
@@ -12,6 +14,7 @@ mod reload;
 mod restart;
 mod rude;
 mod spine;
+mod talk;
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};

@@ -7,7 +7,7 @@
 //! and LDS waits until the first clusters have their endpoints; later the acknowledgement of CDS waits until each new
 //! or changed cluster has its endpoints or has waited its `initial_fetch_timeout`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::referee::{Referee, Scope};
@@ -184,6 +184,12 @@ impl Machine {
     pub(super) fn no_longer_fresh(&mut self, kind: Kind) -> bool {
         let topic = self.topics.iter_mut().find(|topic| topic.kind == kind);
         topic.is_some_and(|topic| std::mem::take(&mut topic.fresh))
+    }
+
+    /// Another request without a nonce: it may cross an answer to the one before, and then all of that comes again.
+    pub(super) fn begins_again(&mut self, kind: Kind) {
+        let names = self.topic(kind).map(|topic| topic.names.clone()).unwrap_or_default();
+        self.referee.asks_again(kind, names);
     }
 
     fn encode(&mut self, says: Vec<Say>) -> Vec<Request> {
@@ -427,6 +433,14 @@ impl Machine {
     /// The version it holds of a resource: delta its own, SotW that of the message that brought it.
     pub fn version(&self, kind: Kind, name: &str) -> Option<&str> {
         self.world.held(kind)?.get(name).map(|held| held.version.as_str())
+    }
+
+    /// A hash of each cluster, assignment and listener it holds: two Envoys that were told the same hold the same. (It
+    /// never lets go of routes.)
+    pub fn contents(&self) -> BTreeMap<(Kind, String), u64> {
+        let held = self.world.held.iter().filter(|(kind, _)| **kind != Kind::Route);
+        let all = held.flat_map(|(kind, held)| held.iter().map(|(name, held)| (*kind, name, held.content)));
+        all.map(|(kind, name, content)| ((kind, name.clone()), content)).collect()
     }
 
     /// What was said so far.

@@ -41,6 +41,8 @@ struct Topic {
     owed: BTreeSet<String>,
     /// May be sent again though nothing changed, since its cluster changed or it was refused.
     excused: BTreeSet<String>,
+    /// May come once more, since a second request from scratch may have crossed the answer to the first.
+    crossed: BTreeSet<String>,
     /// SotW: one response without news is excused, since a name was given up.
     excused_once: bool,
     /// SotW: so is one while names newly asked for are not answered.
@@ -82,6 +84,11 @@ impl Referee {
     pub(super) fn excuse(&mut self, kind: Kind, names: impl IntoIterator<Item = String>) {
         let topic = self.topics.entry(kind).or_default();
         topic.excused.extend(names);
+    }
+
+    /// The client has asked for `names` from scratch, and not for the first time.
+    pub(super) fn asks_again(&mut self, kind: Kind, names: impl IntoIterator<Item = String>) {
+        self.topics.entry(kind).or_default().crossed.extend(names);
     }
 
     /// The client refused this message.
@@ -160,7 +167,7 @@ impl Topic {
         for offer in offers {
             let asked = self.owed.remove(&offer.name) | self.seen.insert(offer.name.clone());
             let excused = self.excused.remove(&offer.name);
-            if !asked && world.holds(kind, offer) && !excused {
+            if !asked && world.holds(kind, offer) && !excused && !self.crossed.remove(&offer.name) {
                 stale.push(offer.name.as_str());
             }
         }

@@ -22,6 +22,10 @@ pub(super) fn say(machine: &mut Machine, say: Say) -> DiscoveryRequest {
         Say::Nack { kind, nonce, message } => return answer(machine, kind, nonce, Some(message)),
     };
     let nonce = machine.topic(kind).map(|topic| topic.nonce.clone()).unwrap_or_default();
+    let first = machine.no_longer_fresh(kind);
+    if nonce.is_empty() && !first {
+        machine.begins_again(kind);
+    }
     answer(machine, kind, nonce, error)
 }
 

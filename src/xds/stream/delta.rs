@@ -101,7 +101,23 @@ impl DeltaStream {
         let state = self.state(kind);
         let verdict = state.settle(kind, request);
         state.subscribe(kind, request)?;
+        if kind == Kind::Cluster {
+            self.forget_given_up();
+        }
         Ok(verdict)
+    }
+
+    /// Endpoints do not wait for a cluster that the client no longer asks for.
+    fn forget_given_up(&mut self) {
+        let [clusters, endpoints, ..] = &mut self.types;
+        let (wants, open) = (|name: &Arc<str>| clusters.subscription.wants(name), &mut endpoints.open);
+        endpoints.orphans.retain(|name| {
+            let waits = wants(name);
+            if !waits {
+                open.insert(name.clone());
+            }
+            waits
+        });
     }
 
     /// The clusters whose endpoints the client asks for by name.
@@ -140,17 +156,17 @@ impl DeltaStream {
     fn updates(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
         let set = snapshot.set_for(self.door, self.rendering, kind);
         let unsettled = kind.refers_to_clusters() && !self.state(Kind::Cluster).in_flight.is_empty();
+        if unsettled && !(self.state(kind).owes_answer && self.has_sent_all_clusters(snapshot)) {
+            return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
+        }
         let state = self.state(kind);
         if !state.subscription.asked || state.is_quiet(set) {
             return None;
         }
-        if unsettled && !state.owes_answer {
-            return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
-        }
         state.look_at(set);
         // One resource per message: a refusal, which names none, isolates itself.
         let resources: Vec<_> = state.take_first_due(set).into_iter().collect();
-        if resources.is_empty() && !state.owes_empty_answer(set) {
+        if resources.is_empty() && !state.owes_empty_answer(kind, set) {
             return None;
         }
         // A listener may take over the address of one that goes: Envoy removes first within a message.
@@ -160,6 +176,15 @@ impl DeltaStream {
             self.resend_endpoints(&resources);
         }
         Some(self.send(kind, resources, removed, set))
+    }
+
+    /// True if no cluster is left that the client wants and has not been sent: a first question is answered then,
+    /// warm or not.
+    fn has_sent_all_clusters(&self, snapshot: &Snapshot) -> bool {
+        let [clusters, ..] = &self.types;
+        let sent = |name: &Arc<str>| matches!(clusters.held.get(name), Some(Held::Version(_)));
+        let mut all = self.set_of(Kind::Cluster, snapshot).resources.keys();
+        all.all(|name| sent(name) || !clusters.subscription.wants(name))
     }
 
     /// Envoy waits for a changed cluster's endpoints without asking for them: they follow although they are the same.
@@ -173,17 +198,18 @@ impl DeltaStream {
     }
 
     /// Resources of one type that are gone. Clusters and routes go only when no other type that may refer to them
-    /// has anything under way, or held back by [`Self::updates`].
+    /// has anything under way, or held back by [`Self::updates`], or may not have been heard of yet.
     fn removals(&mut self, kind: Kind, snapshot: &Snapshot) -> Option<Response> {
         let referring: &[Kind] = match kind {
             Kind::Cluster => &[Kind::Listener, Kind::Route],
             Kind::Route => &[Kind::Listener],
             Kind::Endpoints | Kind::Listener => &[],
         };
+        let of_clusters = kind == Kind::Cluster;
         let unsettled = !self.state(Kind::Cluster).in_flight.is_empty();
         let referred_to = referring.iter().any(|kind| {
             let state = self.state(*kind);
-            !state.in_flight.is_empty() || unsettled && state.subscription.asked
+            !state.in_flight.is_empty() || unsettled && (of_clusters || state.subscription.asked)
         });
         let set = snapshot.set_for(self.door, self.rendering, kind);
         let state = self.state(kind);
@@ -217,6 +243,7 @@ impl DeltaStream {
             state.claimed.remove(&resource.name);
         }
         for name in &removed {
+            state.claimed.remove(name);
             // Remember it only where the client still asks for the name; a wildcard has no memory of it.
             if state.subscription.names.contains(name) {
                 state.held.insert(name.clone(), Held::Nothing);
@@ -283,6 +310,7 @@ impl TypeState {
         for name in dropped {
             if !self.subscription.wildcard {
                 self.held.remove(&name);
+                self.claimed.remove(&name);
             }
         }
         if !self.subscription.wildcard {
@@ -335,11 +363,14 @@ impl TypeState {
     }
 
     /// True if the client waits for a first answer, and nothing that there is or will be gives it one.
-    fn owes_empty_answer(&self, set: &ResourceSet) -> bool {
+    ///
+    /// A client that comes back asks for all types at once, but they are read one by one: it gets an answer about
+    /// clusters before any is taken away, and its ACK comes after the rest of the questions.
+    fn owes_empty_answer(&self, kind: Kind, set: &ResourceSet) -> bool {
         let waits = |name: &Arc<str>| set.withheld.contains(name) || self.is_spared(set, name);
         self.owes_answer
             && self.in_flight.is_empty()
-            && self.removals(set).is_empty()
+            && (kind == Kind::Cluster || self.removals(set).is_empty())
             && !self.subscription.names.iter().any(waits)
     }
 

@@ -96,7 +96,21 @@ impl SotwStream {
     pub fn on_request(&mut self, request: &SotwRequest) -> Result<Verdict, Refusal> {
         let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.door.kinds().contains(kind));
         let Some(kind) = kind else { return Ok(Verdict::None) };
-        self.state(kind).on_request(kind, request)
+        let verdict = self.state(kind).on_request(kind, request)?;
+        if kind == Kind::Cluster {
+            self.forget_given_up();
+        }
+        Ok(verdict)
+    }
+
+    /// Endpoints do not wait for a cluster that the client no longer asks for.
+    fn forget_given_up(&mut self) {
+        let [clusters, endpoints, ..] = &mut self.types;
+        let before = self.gone.len();
+        self.gone.retain(|name| clusters.subscription.wants(name));
+        if self.gone.len() < before {
+            endpoints.quiet_for = None;
+        }
     }
 
     /// The clusters whose endpoints the client asks for by name.
@@ -129,10 +143,10 @@ impl SotwStream {
     fn next_of(&mut self, kind: Kind, snapshot: &Snapshot, exact: bool) -> Option<Response> {
         let set = snapshot.set_for(self.door, self.rendering, kind);
         let unsettled = kind.refers_to_clusters() && self.state(Kind::Cluster).in_flight.is_some();
-        let state = self.state(kind);
-        if unsettled && !state.owes_answer {
+        if unsettled && !(self.state(kind).owes_answer && self.has_sent_all_clusters(snapshot)) {
             return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
         }
+        let state = self.state(kind);
         let quiet = state.quiet_for.as_ref().is_some_and(|quiet| Arc::ptr_eq(quiet, set));
         if quiet || !state.subscription.asked || state.in_flight.is_some() {
             return None;
@@ -161,6 +175,14 @@ impl SotwStream {
         Some(self.send(kind, resources))
     }
 
+    /// True if no cluster is left that the client wants and has not been sent: a first question is answered then,
+    /// warm or not.
+    fn has_sent_all_clusters(&self, snapshot: &Snapshot) -> bool {
+        let [clusters, ..] = &self.types;
+        let mut all = self.set_of(Kind::Cluster, snapshot).resources.keys();
+        all.all(|name| clusters.held.contains_key(name) || !clusters.subscription.wants(name))
+    }
+
     /// Envoy waits for a changed cluster's endpoints: they follow although they are the same.
     fn resend_endpoints(&mut self, clusters: &[Arc<Resource>]) {
         let held = &self.state(Kind::Cluster).held;
@@ -178,6 +200,7 @@ impl SotwStream {
         if kind == Kind::Cluster {
             let given = |name: &Arc<str>| resources.iter().any(|cluster| cluster.name == *name);
             let taken: Vec<_> = self.state(kind).held.keys().filter(|name| !given(name)).cloned().collect();
+            self.state(Kind::Endpoints).claimed.retain(|name| !taken.contains(name));
             self.gone.extend(taken);
             self.gone.retain(|name| !given(name));
         }
@@ -216,6 +239,7 @@ impl TypeState {
         if changed {
             let subscription = &self.subscription;
             self.held.retain(|name, _| subscription.wants(name));
+            self.claimed.retain(|name| subscription.wants(name));
         }
         if request.response_nonce.is_empty() {
             // A (re)subscription from scratch: the client shows no sign of holding anything of this stream.

@@ -1,6 +1,8 @@
-//! Both variants by example; [`model`] is the same by property.
+//! Both variants by example; [`model`] is the same by property, [`envoy`] with the simulated Envoy.
 
+mod envoy;
 mod model;
+mod outage;
 
 use super::{DeltaStream, Response, SotwStream, Verdict};
 use crate::model::Serve;
@@ -86,6 +88,7 @@ fn a_cluster_without_a_verdict_is_left_unanswered() {
 
 #[test]
 fn a_restart_with_the_same_world_sends_one_empty_delta_answer_and_no_resource() {
+    // Case 77.
     let mut worlds = Worlds::default();
     let snapshot = worlds.publish(&world(&[("c", up(2))]));
     let held = |kind: Kind| {
@@ -112,6 +115,8 @@ fn what_was_removed_during_an_outage_is_removed_on_reconnect() {
         .unwrap();
     let first = stream.next(&snapshot).unwrap();
     assert_eq!(names(&first), ["c"]);
+    assert_eq!(stream.next(&snapshot), None, "what leads to it may not have been asked for yet");
+    stream.on_request(&delta(Kind::Cluster, &[], &first.nonce)).unwrap();
     let second = stream.next(&snapshot).unwrap();
     assert_eq!(second.removed, ["gone".into()]);
 }
@@ -155,6 +160,7 @@ fn a_fleet_that_loads_is_told_to_newcomers_and_takes_nothing_from_those_who_hold
 
 #[test]
 fn a_first_request_without_a_nonce_is_always_answered_in_full() {
+    // Case 70.
     let snapshot = Worlds::default().publish(&world(&[("c", up(2))]));
     let mut stream = SotwStream::new(Door::Aggregated);
     let version =
@@ -168,6 +174,7 @@ fn a_first_request_without_a_nonce_is_always_answered_in_full() {
 
 #[test]
 fn several_requests_without_a_nonce_are_all_honoured() {
+    // Case 76.
     let snapshot =
         Worlds::default().publish(&world(&[("r1", up(1)), ("r2", up(1)), ("r3", up(1)), ("r4", up(1))]));
     let mut stream = SotwStream::new(Door::Aggregated);

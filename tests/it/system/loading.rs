@@ -1,8 +1,11 @@
 //! Instances that are not ready yet, clusters of which nothing is known yet, and an Envoy that starts meanwhile.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tidegate::model::Serve;
+use tidegate::pb::admin::admin_client::AdminClient;
+use tidegate::pb::admin::{DrainInstanceRequest, UndrainInstanceRequest};
 use tidegate::testing::app::TestApp;
 use tidegate::testing::envoy::{EnvoyOptions, EnvoyProcess};
 use tidegate::testing::eventually::eventually;
@@ -73,7 +76,8 @@ async fn instances_that_start_beside_five_that_serve_cause_no_panic_and_come_whe
 
 #[tokio::test]
 async fn endpoints_that_churn_while_envoy_starts_leave_no_cluster_warming() {
-    // Case 56. The endpoints flip, come and go by the hundred while Envoy is between its first request and LIVE.
+    // Case 56. Endpoints come and go with each reload, and meanwhile flip by the hundred, as fast as the fleet takes
+    // it, while Envoy is between its first request and LIVE.
     for wire in BOTH {
         let fakes = fakes(4).await;
         let listener = free_address();
@@ -97,9 +101,24 @@ async fn endpoints_that_churn_while_envoy_starts_leave_no_cluster_warming() {
                 round += 1;
             }
         };
+        let flips = Cell::new(0);
+        let flip = async {
+            let mut admin = AdminClient::new(app.admin_channel().await.unwrap());
+            loop {
+                // This one is in the cluster whatever else happens; between two flips Envoy may be anywhere.
+                let id = app.instance_of("llm", fakes[0].address());
+                let name = format!("clusters/llm/instances/{id}");
+                let drain = DrainInstanceRequest { name: name.clone(), ..Default::default() };
+                admin.drain_instance(drain).await.unwrap();
+                admin.undrain_instance(UndrainInstanceRequest { name }).await.unwrap();
+                flips.set(flips.get() + 2);
+            }
+        };
         let start = async {
             let bootstrap = bootstrap(app.xds(), wire);
-            for _ in 0..3 {
+            let mut starts = 0;
+            while starts < 3 || flips.get() < 300 {
+                starts += 1;
                 let envoy = EnvoyProcess::start(&bootstrap, &EnvoyOptions::default()).await.unwrap();
                 wait_stat(envoy.admin(), "cluster_manager.warming_clusters", 0).await;
                 wait_stat(envoy.admin(), "control_plane.connected_state", 1).await;
@@ -107,6 +126,7 @@ async fn endpoints_that_churn_while_envoy_starts_leave_no_cluster_warming() {
         };
         tokio::select! {
             () = churn => unreachable!("it never ends"),
+            () = flip => unreachable!("nor does this"),
             () = start => {}
         }
         app.stop().await.unwrap();

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidegate::clock::Clock;
 use tidegate::model::{MonoTime, Serve};
-use tidegate::net::Ports;
 use tidegate::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use tidegate::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use tidegate::snapshot;
@@ -15,48 +13,10 @@ use tidegate::testing::eventually::eventually;
 use tidegate::testing::instance::Mode;
 use tidegate::testing::setup::{Setup, free_address};
 use tidegate::testing::sim_envoy::{Asks, Door, Kind, Machine, Refusal, SimEnvoy, SimOptions, Speaker, Wire};
-use tidegate::testing::world::{Pool, World, Worlds};
-use tidegate::xds::{self, Clients};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::sync::CancellationToken;
 
+use super::bare::{BareServer, random_world};
 use super::{BOTH, addresses, fakes, hosts, wait_stat};
-
-/// A row of random bits as random worlds: which clusters there are, with which endpoints, routed or not.
-fn random_world(random: &mut fastrand::Rng) -> World {
-    let mut world = World::new();
-    for name in ["a", "b", "c", "d"] {
-        if random.u8(0..4) == 0 {
-            continue;
-        }
-        let serves = [Serve::Healthy, Serve::Unhealthy, Serve::Degraded, Serve::Absent];
-        let entries = (0..random.usize(0..4)).map(|_| serves[random.usize(0..serves.len())]).collect();
-        world.insert(name, (Pool::Decided(entries), random.bool()));
-    }
-    world
-}
-
-/// Only the xDS server, fed with snapshots.
-fn server(
-    tasks: &mut JoinSet<()>,
-    socket: tokio::net::TcpListener,
-) -> watch::Sender<Option<Arc<snapshot::Snapshot>>> {
-    let snapshots = watch::Sender::new(None);
-    let mut registry = prometheus_client::registry::Registry::default();
-    let server = xds::Server::new(xds::ServerCtx {
-        clock: Clock::start(),
-        config: watch::channel(Arc::new(tidegate::testing::model::config([]))).1,
-        snapshots: snapshots.subscribe(),
-        clients: Clients::new(),
-        metrics: xds::Metrics::register(&mut registry),
-        port: Ports::default().port("xds", usize::MAX),
-        shutdown: CancellationToken::new(),
-    });
-    tasks.spawn(server.run(socket));
-    snapshots
-}
 
 #[tokio::test]
 async fn over_hundreds_of_random_worlds_what_is_referred_to_comes_first_and_goes_last() {
@@ -64,16 +24,12 @@ async fn over_hundreds_of_random_worlds_what_is_referred_to_comes_first_and_goes
     // pure machines are put through many more beside their code.
     const WORLDS: usize = 200;
     for wire in BOTH {
-        let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = socket.local_addr().unwrap();
-        let mut tasks = JoinSet::new();
-        let snapshots = server(&mut tasks, socket);
-        let sim = SimEnvoy::start(SimOptions::new(address, wire));
+        let mut server = BareServer::start().await;
+        let sim = SimEnvoy::start(SimOptions::new(server.address, wire));
         let mut random = fastrand::Rng::with_seed(73);
-        let mut worlds = Worlds::default();
         for round in 0..WORLDS {
             let world = random_world(&mut random);
-            snapshots.send_replace(Some(worlds.publish(&world)));
+            server.publish(&world);
             // Most are overtaken by the next one; every tenth is waited for.
             if round % 10 == 9 {
                 let names: BTreeSet<String> = world.keys().map(|name| (*name).to_owned()).collect();
@@ -123,6 +79,7 @@ fn assert_order(sim: &SimEnvoy) {
 
 #[tokio::test]
 async fn endpoints_and_clusters_are_served_at_doors_of_their_own() {
+    // Case 80; `talk` asks in every way there is.
     let fakes = fakes(2).await;
     let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
     let app = TestApp::start(&Setup::new().cluster("llm", [a, b]).cluster("other", [a])).await.unwrap();
@@ -207,7 +164,7 @@ async fn several_requests_without_nonce_are_all_answered_and_the_node_is_needed_
 
 #[tokio::test]
 async fn a_health_flip_alone_changes_the_version_and_back_is_the_version_before() {
-    // Case 104.
+    // Case 104: through tidegate whole; `snapshot`'s tests have the same of the resources alone.
     let fakes = fakes(2).await;
     let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
     let app = TestApp::start(&Setup::new().cluster("llm", [a, b])).await.unwrap();

@@ -8,7 +8,7 @@ use tidegate::testing::eventually::eventually;
 use tidegate::testing::fetch;
 use tidegate::testing::process::TidegateProcess;
 use tidegate::testing::setup::{Setup, free_address};
-use tidegate::testing::sim_envoy::{Kind, Machine, SimEnvoy};
+use tidegate::testing::sim_envoy::{Kind, Machine, SimEnvoy, Speaker};
 
 use super::{BINARY, BOTH, addresses, assert_all_ok, envoy, fakes, traffic, wait_hosts, wait_more};
 
@@ -131,6 +131,52 @@ async fn a_cluster_taken_out_and_put_back_gets_its_endpoints_again_on_the_same_s
         assert_eq!(sim.look(Machine::streams), 1);
         app.stop().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn ten_clusters_taken_out_while_an_envoy_is_away_are_ten_removals_when_it_is_back() {
+    // Case 77. SotW has no word for removal: what is missing from the list is gone.
+    let fakes = fakes(1).await;
+    let names: Vec<String> = (0..12).map(|n| format!("c{n:02}")).collect();
+    let of = |names: &[String]| {
+        names.iter().fold(Setup::new(), |setup, name| setup.cluster(name, addresses(&fakes)))
+    };
+    let app = TestApp::start(&of(&names)).await.unwrap();
+    let sims = BOTH.map(|wire| app.sim(wire));
+    let has = |names: &[String]| {
+        let wanted: Vec<String> = names.to_vec();
+        move |m: &Machine| {
+            let all = m.clusters().into_iter().eq(wanted.iter().cloned());
+            let served = wanted.iter().all(|name| m.assignment(name).is_some_and(|all| all.len() == 1));
+            if all && served { Ok(()) } else { Err(format!("{:?}", m.clusters())) }
+        }
+    };
+    for sim in &sims {
+        sim.wait_until("twelve clusters", has(&names)).await.unwrap();
+        sim.disconnect();
+        let gone = |m: &Machine| if m.is_connected() { Err("connected".to_owned()) } else { Ok(()) };
+        sim.wait_until("away", gone).await.unwrap();
+    }
+    app.reload(&of(&names[..2])).await.unwrap();
+    app.wait_plan("two clusters", |plan| plan.clusters.len() == 2).await.unwrap();
+    for sim in &sims {
+        let said = sim.transcript().len();
+        sim.connect();
+        sim.wait_until("two clusters", has(&names[..2])).await.unwrap();
+        let since = sim.transcript().split_off(said);
+        let dropped: Vec<_> = since
+            .iter()
+            .filter(|e| e.speaker == Speaker::Server && e.kind == Some(Kind::Cluster))
+            .flat_map(|e| e.dropped.clone())
+            .collect();
+        let delta = since.iter().any(|e| !e.dropped.is_empty());
+        assert!(!delta || dropped == names[2..], "{dropped:?}");
+        // What it had and still has is not sent again, where it could say that it had it.
+        let said = since.iter().filter(|e| e.speaker == Speaker::Server);
+        let sent_again = said.filter(|e| !e.versions.is_empty()).count();
+        assert_eq!(sent_again, 0, "{since:?}");
+    }
+    app.stop().await.unwrap();
 }
 
 #[tokio::test]
