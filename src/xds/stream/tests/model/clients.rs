@@ -158,8 +158,6 @@ impl Client for SotwClient {
 
     fn settle(&mut self, refuse: bool) {
         let Some(response) = self.holding.inbox.pop_front() else { return };
-        // The server has stopped waiting for this one, and takes a refusal of it for nothing.
-        let refuse = refuse && !self.holding.overtaken.contains(&response.nonce);
         let kind = response.kind;
         self.holding.apply(&response, refuse);
         if !refuse {
