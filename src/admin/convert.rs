@@ -8,7 +8,8 @@ use crate::model::{
     ClientId, ClusterName, ClusterPlan, Entry, InstanceId, InstanceKey, MonoTime, Plan, Serve, Standing,
 };
 use crate::pb::admin as pb;
-use crate::xds::ClientStatus;
+use crate::snapshot::Kind;
+use crate::xds::{ClientStatus, Convergence, KindStatus};
 
 /// The open streams.
 pub(super) type Table = BTreeMap<ClientId, ClientStatus>;
@@ -114,7 +115,8 @@ pub(super) fn find<'a>(plan: &'a Plan, key: &InstanceKey) -> Option<&'a Entry> {
 
 /// One open stream.
 pub(super) fn client(id: ClientId, status: &ClientStatus, now: MonoTime) -> pb::Client {
-    let rejection = status.kinds.values().find_map(|kind| kind.rejection.as_ref());
+    let rejections = status.kinds.values().filter_map(KindStatus::latest_rejection);
+    let rejection = rejections.max_by_key(|rejection| rejection.at);
     pb::Client {
         stream: id.to_string(),
         node: status.node.to_string(),
@@ -124,6 +126,28 @@ pub(super) fn client(id: ClientId, status: &ClientStatus, now: MonoTime) -> pb::
         clusters: status.clusters.iter().map(ToString::to_string).collect(),
         acks: status.kinds.values().map(|kind| kind.acks).sum(),
         nacks: status.kinds.values().map(|kind| kind.nacks).sum(),
+        rejection: rejection.map(|r| r.message.to_string()).unwrap_or_default(),
+        agent_version: status.agent_version.to_string(),
+        rendering: status.rendering.as_str().to_owned(),
+        types: status.kinds.iter().map(|(kind, of_kind)| client_type(*kind, of_kind, now)).collect(),
+    }
+}
+
+fn client_type(kind: Kind, status: &KindStatus, now: MonoTime) -> pb::ClientType {
+    let convergence = match status.convergence() {
+        Convergence::Synced => pb::Convergence::Synced,
+        Convergence::Pending => pb::Convergence::Pending,
+        Convergence::Nacked => pb::Convergence::Nacked,
+    };
+    let waiting = status.waiting_since.map_or(0, |since| now.since(since).as_millis());
+    let rejection = status.latest_rejection();
+    pb::ClientType {
+        r#type: kind.as_str().to_owned(),
+        convergence: convergence.into(),
+        acks: status.acks,
+        nacks: status.nacks,
+        waiting_millis: u64::try_from(waiting).unwrap_or(u64::MAX),
+        refused: status.refused.keys().map(ToString::to_string).collect(),
         rejection: rejection.map(|r| r.message.to_string()).unwrap_or_default(),
     }
 }

@@ -108,6 +108,8 @@ mod tests {
         ClientStatus {
             node: node.into(),
             agent: "envoy".into(),
+            agent_version: "1.40.0".into(),
+            rendering: crate::snapshot::Rendering::Envoy,
             method: "DeltaAggregatedResources",
             since: MonoTime::ZERO,
             kinds: BTreeMap::new(),

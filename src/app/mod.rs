@@ -166,6 +166,7 @@ fn spawn(levels: Levels, path: PathBuf, clock: Clock, clients: Clients, sockets:
     let fleet_metrics = FleetMetrics::register(&mut registry, levels.plan.subscribe());
     let probe_metrics = probe::Metrics::register(&mut registry);
     let xds_metrics = xds::Metrics::register(&mut registry);
+    registry.register_collector(Box::new(xds::Lag { clients: clients.clone(), clock }));
     let ports = Ports::register(&mut registry);
     let reload_metrics = reload::Metrics::register(&mut registry, levels.status.subscribe());
     let (events, followed) = broadcast::channel(EVENT_BACKLOG);

@@ -43,6 +43,20 @@ enum What {
     Instance(InstanceArgs),
     /// One cluster, who asks for it, and what in the config of given Envoys works against its verdicts
     Cluster(ClusterArgs),
+    /// One Envoy or gRPC client, by its node id or its stream: what it asks for, has taken, and has refused
+    Envoy(EnvoyArgs),
+}
+
+/// Arguments of `tidegate describe envoy`.
+#[derive(Debug, Args)]
+struct EnvoyArgs {
+    /// A node id, or a stream as `tidegate get envoys` lists it
+    envoy: String,
+    /// How it is written
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 /// Arguments of `tidegate describe instance`.
@@ -76,6 +90,7 @@ struct ClusterArgs {
 pub(super) fn run(args: &DescribeArgs) -> anyhow::Result<Exit> {
     match (&args.what, &args.instance) {
         (Some(What::Cluster(args)), _) => cluster(args),
+        (Some(What::Envoy(args)), _) => envoy(args),
         (Some(What::Instance(args)), _) => instance(&args.instance, args.output, &args.server),
         (None, Some(name)) => instance(name, args.output, &args.server),
         (None, None) => bail!("write CLUSTER/INSTANCE, or `cluster` and a name"),
@@ -89,6 +104,32 @@ fn instance(name: &str, output: Output, server: &ServerArgs) -> anyhow::Result<E
         Ok(get::instances(&[answer.into_inner()]))
     })?;
     get::print_one(list, output)?;
+    Ok(Exit::Done)
+}
+
+/// Node ids need not be unique: all streams that go by the name are told.
+fn envoy(args: &EnvoyArgs) -> anyhow::Result<Exit> {
+    let clients = with_client(&args.server, async |mut client| {
+        let answer = client.list_clients(pb::ListClientsRequest {}).await.map_err(|s| plain(&s))?;
+        let mut clients = answer.into_inner().clients;
+        clients.retain(|client| client.node == args.envoy || client.stream == args.envoy);
+        Ok(clients)
+    })?;
+    if clients.is_empty() {
+        bail!("no connected client goes by {:?}; `tidegate get envoys` lists them", args.envoy);
+    }
+    match args.output {
+        Output::Json | Output::Yaml => {
+            render::data(&get::clients(&clients).into_data(), args.output == Output::Yaml)?;
+        }
+        Output::Table | Output::Wide => {
+            for client in &clients {
+                get::print(get::clients(std::slice::from_ref(client)), Output::Wide)?;
+                render::text("\n")?;
+                get::print(get::client_types(&client.types), Output::Wide)?;
+            }
+        }
+    }
     Ok(Exit::Done)
 }
 

@@ -185,18 +185,64 @@ pub(super) fn instances(instances: &[pb::Instance]) -> List {
     }
 }
 
+/// How a client stands to all that it asks for, in words: what has been refused, else what it owes an answer to.
+fn converged(client: &pb::Client) -> String {
+    let of = |wanted: pb::Convergence| client.types.iter().filter(move |t| t.convergence() == wanted);
+    let names = |types: Vec<&pb::ClientType>| types.iter().map(|t| &*t.r#type).collect::<Vec<_>>().join(",");
+    let (nacked, pending): (Vec<_>, Vec<_>) =
+        (of(pb::Convergence::Nacked).collect(), of(pb::Convergence::Pending).collect());
+    let oldest = pending.iter().map(|t| t.waiting_millis).max().unwrap_or(0);
+    match (nacked.is_empty(), pending.is_empty()) {
+        (false, _) => format!("refuses {}", names(nacked)),
+        (true, false) => format!("owes {} for {:.1}s", names(pending), oldest as f64 / 1000.0),
+        (true, true) => "synced".to_owned(),
+    }
+}
+
+/// What a client asks for, by type.
+pub(super) fn client_types(types: &[pb::ClientType]) -> List {
+    let row = |t: &pb::ClientType| {
+        let state = t.convergence().as_str_name().to_lowercase();
+        let waiting = if t.waiting_millis == 0 { String::new() } else { format!("{}ms", t.waiting_millis) };
+        let refused = t.refused.join(",");
+        vec![
+            t.r#type.clone(),
+            state,
+            t.acks.to_string(),
+            t.nacks.to_string(),
+            waiting,
+            refused,
+            t.rejection.clone(),
+        ]
+    };
+    List {
+        columns: &["TYPE", "STATE", "ACKS", "NACKS", "WAITING", "REFUSED", "REJECTION"],
+        narrow: 7,
+        rows: types.iter().map(row).collect(),
+        data: types.iter().map(of_type).collect(),
+    }
+}
+
+fn of_type(of: &pb::ClientType) -> Value {
+    json!({
+        "type": of.r#type, "convergence": of.convergence().as_str_name(), "acks": of.acks, "nacks": of.nacks,
+        "waiting_millis": of.waiting_millis, "refused": of.refused, "rejection": of.rejection,
+    })
+}
+
 /// Clients as a list.
 pub(super) fn clients(clients: &[pb::Client]) -> List {
     let row = |c: &pb::Client| {
         vec![
             c.node.clone(),
             c.stream.clone(),
+            converged(c),
             format!("{}s", c.age_seconds),
             c.acks.to_string(),
             c.nacks.to_string(),
             c.clusters.join(","),
             c.method.clone(),
-            c.agent.clone(),
+            format!("{} {}", c.agent, c.agent_version).trim().to_owned(),
             c.rejection.clone(),
         ]
     };
@@ -204,11 +250,24 @@ pub(super) fn clients(clients: &[pb::Client]) -> List {
         json!({
             "node": c.node, "stream": c.stream, "agent": c.agent, "method": c.method, "age_seconds": c.age_seconds,
             "clusters": c.clusters, "acks": c.acks, "nacks": c.nacks, "rejection": c.rejection,
+            "agent_version": c.agent_version, "rendering": c.rendering,
+            "types": c.types.iter().map(of_type).collect::<Vec<_>>(),
         })
     };
     List {
-        columns: &["NODE", "STREAM", "AGE", "ACKS", "NACKS", "CLUSTERS", "METHOD", "AGENT", "REJECTION"],
-        narrow: 6,
+        columns: &[
+            "NODE",
+            "STREAM",
+            "STATE",
+            "AGE",
+            "ACKS",
+            "NACKS",
+            "CLUSTERS",
+            "METHOD",
+            "AGENT",
+            "REJECTION",
+        ],
+        narrow: 7,
         rows: clients.iter().map(row).collect(),
         data: clients.iter().map(data).collect(),
     }

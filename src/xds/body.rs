@@ -210,7 +210,8 @@ impl<P: Protocol> XdsBody<P> {
             let head = NodeHead::decode(node).unwrap_or_default();
             let (node, agent) = (clipped(&head.id), clipped(&head.user_agent_name));
             tracing::info!(%client, node, agent, "xds stream opened");
-            shared.clients.name(client, node.into(), agent.into());
+            let version = head.version();
+            shared.clients.name(client, [node, agent, clipped(&version)].map(Arc::from));
             self.protocol.render(Rendering::of_agent(agent));
         }
         let verdict = self
@@ -247,7 +248,12 @@ impl<P: Protocol> XdsBody<P> {
                 tracing::warn!(%client, r#type = kind.as_str(), ?names, %message, "xds response refused");
             }
         }
-        clients.record(client, verdict, now);
+        clients.record(client, verdict, now, |kind| self.waiting_since(kind));
+    }
+
+    /// When the oldest response of `kind` that has no answer was sent.
+    fn waiting_since(&self, kind: Kind) -> Option<MonoTime> {
+        self.sent_at.iter().find(|(_, of, _)| *of == kind).map(|(.., at)| *at)
     }
 
     /// Records what the client knows of clusters in which somebody drains.
@@ -272,7 +278,10 @@ impl<P: Protocol> XdsBody<P> {
         if !response.delta {
             self.sent_at.retain(|(_, kind, _)| *kind != response.kind);
         }
-        self.sent_at.push_back((response.nonce.clone(), response.kind, clock.now()));
+        let now = clock.now();
+        self.sent_at.push_back((response.nonce.clone(), response.kind, now));
+        let oldest = self.waiting_since(response.kind).unwrap_or(now);
+        self.registration.shared.clients.sent(self.registration.id, response.kind, oldest);
         tracing::debug!(
             client = %self.registration.id, r#type = response.kind.as_str(), nonce = response.nonce,
             resources = response.resources.len(), removed = response.removed.len(), "xds response"

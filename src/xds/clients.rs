@@ -9,17 +9,15 @@ use tokio::sync::{broadcast, watch};
 
 use super::stream::Verdict;
 use crate::model::{ClientEvent, ClientId, ClusterName, MonoTime};
-use crate::snapshot::Kind;
+use crate::snapshot::{Kind, Rendering};
 
 /// Events kept for a spectator that is slow; beyond it loses some and is told how many.
 const SPECTATOR_BACKLOG: usize = 4096;
 
-/// A response that a client refused.
+/// Why a client refused a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// The resources in it.
-    pub names: Vec<Arc<str>>,
-    /// The client's words.
+    /// The client's words, about the response that it came in.
     pub message: Arc<str>,
     /// When.
     pub at: MonoTime,
@@ -34,8 +32,37 @@ pub struct KindStatus {
     pub nacks: u64,
     /// The highest generation acknowledged, for endpoints.
     pub generation: u64,
-    /// The latest refusal, until something is acknowledged.
-    pub rejection: Option<Rejection>,
+    /// Resources that were refused, by name, until one of that name is acknowledged.
+    pub refused: BTreeMap<Arc<str>, Rejection>,
+    /// Since when the oldest response without an answer waits for one.
+    pub waiting_since: Option<MonoTime>,
+}
+
+/// How a client stands to one type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Convergence {
+    /// It has acknowledged all that it was sent.
+    Synced,
+    /// A response is on its way.
+    Pending,
+    /// It has refused something, and acknowledged nothing of that name since.
+    Nacked,
+}
+
+impl KindStatus {
+    /// How the client stands to the type.
+    pub fn convergence(&self) -> Convergence {
+        match (self.refused.is_empty(), self.waiting_since) {
+            (false, _) => Convergence::Nacked,
+            (true, Some(_)) => Convergence::Pending,
+            (true, None) => Convergence::Synced,
+        }
+    }
+
+    /// The latest refusal that still stands.
+    pub fn latest_rejection(&self) -> Option<&Rejection> {
+        self.refused.values().max_by_key(|rejection| rejection.at)
+    }
 }
 
 /// One xDS stream.
@@ -45,6 +72,10 @@ pub struct ClientStatus {
     pub node: Arc<str>,
     /// `envoy`, `gRPC C-core`, …
     pub agent: Arc<str>,
+    /// The agent's version, as it says it; may be empty.
+    pub agent_version: Arc<str>,
+    /// For what kind of client resources are written.
+    pub rendering: Rendering,
     /// The method it called.
     pub method: &'static str,
     /// Since when.
@@ -94,7 +125,9 @@ impl Clients {
         let empty: Arc<str> = Arc::from("");
         let status = ClientStatus {
             node: empty.clone(),
-            agent: empty,
+            agent: empty.clone(),
+            agent_version: empty,
+            rendering: Rendering::default(),
             method,
             since: now,
             kinds: BTreeMap::new(),
@@ -106,10 +139,12 @@ impl Clients {
         client
     }
 
-    pub(super) fn name(&self, client: ClientId, node: Arc<str>, agent: Arc<str>) {
+    pub(super) fn name(&self, client: ClientId, [node, agent, agent_version]: [Arc<str>; 3]) {
         if let Some(mut status) = self.table.get_mut(&client) {
             status.node = node.clone();
+            status.rendering = Rendering::of_agent(&agent);
             status.agent = agent;
+            status.agent_version = agent_version;
         }
         self.tell(|| ClientEvent::Opened { client, node });
     }
@@ -119,6 +154,9 @@ impl Clients {
         if status.clusters != *clusters {
             status.clusters.clone_from(clusters);
             status.settled.retain(|name, _| clusters.contains(name));
+            if let Some(endpoints) = status.kinds.get_mut(&Kind::Endpoints) {
+                endpoints.refused.retain(|name, _| clusters.contains(name));
+            }
             drop(status);
             self.changes.send_replace(());
         }
@@ -132,15 +170,30 @@ impl Clients {
         }
     }
 
-    pub(super) fn record(&self, client: ClientId, verdict: &Verdict, at: MonoTime) {
+    /// A response is sent; the oldest of its type that waits for an answer was sent at `waiting_since`.
+    pub(super) fn sent(&self, client: ClientId, kind: Kind, waiting_since: MonoTime) {
+        self.update(client, kind, |status| status.waiting_since = Some(waiting_since));
+    }
+
+    /// The client has answered; the oldest response of the type that still waits was sent at `waiting_since`.
+    pub(super) fn record(
+        &self,
+        client: ClientId,
+        verdict: &Verdict,
+        at: MonoTime,
+        waiting_since: impl Fn(Kind) -> Option<MonoTime>,
+    ) {
         match verdict {
             Verdict::None => {}
             Verdict::Acked(kind, resources) => {
                 let generation = resources.iter().map(|r| r.generation).max().unwrap_or(0);
                 self.update(client, *kind, |status| {
                     status.acks += 1;
+                    status.waiting_since = waiting_since(*kind);
                     status.generation = status.generation.max(generation);
-                    status.rejection = None;
+                    for resource in resources {
+                        status.refused.remove(&resource.name);
+                    }
                 });
                 for resource in resources.iter().filter(|_| *kind == Kind::Endpoints) {
                     let Ok(cluster) = ClusterName::new(&resource.name) else { continue };
@@ -149,10 +202,11 @@ impl Clients {
                 }
             }
             Verdict::Nacked(kind, resources, message) => {
-                let names = resources.iter().map(|r| r.name.clone()).collect();
+                let rejection = Rejection { message: message.clone(), at };
                 self.update(client, *kind, |status| {
                     status.nacks += 1;
-                    status.rejection = Some(Rejection { names, message: message.clone(), at });
+                    status.waiting_since = waiting_since(*kind);
+                    status.refused.extend(resources.iter().map(|r| (r.name.clone(), rejection.clone())));
                 });
                 let type_url = kind.type_url();
                 self.tell(|| ClientEvent::Rejected { client, type_url, message: message.clone() });

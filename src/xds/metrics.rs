@@ -1,12 +1,15 @@
 //! Metrics of the xDS side.
 
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use super::Clients;
+use crate::clock::Clock;
 use crate::snapshot::Kind;
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -84,5 +87,37 @@ impl Metrics {
             Kind::Listener => listeners,
             Kind::Route => routes,
         }
+    }
+}
+
+/// How far the clients are from what they were sent, read from the table at scrape.
+#[derive(Debug)]
+pub struct Lag {
+    /// The table.
+    pub clients: Clients,
+    /// The clock.
+    pub clock: Clock,
+}
+
+impl Collector for Lag {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let now = self.clock.now();
+        let (mut oldest, mut refusing) = (0.0f64, 0i64);
+        for status in self.clients.list().values() {
+            let waiting = status.kinds.values().filter_map(|kind| kind.waiting_since);
+            oldest = waiting.map(|since| now.since(since).as_secs_f64()).fold(oldest, f64::max);
+            refusing += i64::from(status.kinds.values().any(|kind| !kind.refused.is_empty()));
+        }
+        let help = "Age of the oldest response that a client has not answered";
+        let gauge = ConstGauge::new(oldest);
+        gauge.encode(encoder.encode_descriptor(
+            "xds_unanswered",
+            help,
+            Some(&Unit::Seconds),
+            gauge.metric_type(),
+        )?)?;
+        let help = "Streams whose client has refused something and acknowledged nothing of that name since";
+        let gauge = ConstGauge::new(refusing);
+        gauge.encode(encoder.encode_descriptor("xds_refusing_streams", help, None, gauge.metric_type())?)
     }
 }

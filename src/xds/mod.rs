@@ -21,7 +21,7 @@ mod sips;
 pub mod stream;
 pub(crate) mod wire;
 
-pub use clients::{ClientStatus, Clients, KindStatus, Rejection};
-pub use metrics::Metrics;
+pub use clients::{ClientStatus, Clients, Convergence, KindStatus, Rejection};
+pub use metrics::{Lag, Metrics};
 pub use publisher::{Lanes, run as publish};
 pub use server::{Server, ServerCtx};

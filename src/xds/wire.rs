@@ -79,6 +79,40 @@ pub(super) struct NodeHead {
     pub(super) cluster: String,
     #[prost(string, tag = "6")]
     pub(super) user_agent_name: String,
+    /// gRPC says its version so,
+    #[prost(string, tag = "7")]
+    pub(super) user_agent_version: String,
+    /// and Envoy so.
+    #[prost(message, optional, tag = "8")]
+    pub(super) user_agent_build_version: Option<BuildVersion>,
+}
+
+/// The part of `envoy.config.core.v3.BuildVersion` that is looked at.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct BuildVersion {
+    #[prost(message, optional, tag = "1")]
+    pub(super) version: Option<SemanticVersion>,
+}
+
+/// `envoy.type.v3.SemanticVersion`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct SemanticVersion {
+    #[prost(uint32, tag = "1")]
+    pub(super) major_number: u32,
+    #[prost(uint32, tag = "2")]
+    pub(super) minor_number: u32,
+    #[prost(uint32, tag = "3")]
+    pub(super) patch: u32,
+}
+
+impl NodeHead {
+    /// The agent's version in words.
+    pub(super) fn version(&self) -> String {
+        match self.user_agent_build_version.as_ref().and_then(|build| build.version.as_ref()) {
+            Some(v) => format!("{}.{}.{}", v.major_number, v.minor_number, v.patch),
+            None => self.user_agent_version.clone(),
+        }
+    }
 }
 
 /// Field numbers of `DiscoveryResponse` and `DeltaDiscoveryResponse`; where both have a field, it has one number.

@@ -1,14 +1,16 @@
 //! The admin API and the commands that use it, on a running tidegate.
 
 use std::process::Output;
+use std::sync::Arc;
 
 use tidegate::clock::Clock;
 use tidegate::model::Serve;
 use tidegate::pb::admin::admin_client::AdminClient;
 use tidegate::pb::admin::{self as pb, DrainInstanceRequest, WatchDrainRequest};
 use tidegate::testing::app::TestApp;
+use tidegate::testing::eventually::eventually;
 use tidegate::testing::setup::Setup;
-use tidegate::testing::sim_envoy::{Asks, Machine, Node, SimEnvoy, SimOptions};
+use tidegate::testing::sim_envoy::{Asks, Kind, Machine, Node, Refusal, RefuseRule, SimEnvoy, SimOptions};
 use tokio::process::Command;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
@@ -259,4 +261,67 @@ async fn the_admin_port_says_what_it_offers_and_that_it_serves() {
     let MessageResponse::ListServicesResponse(listed) = answer else { panic!("{answer:?}") };
     assert!(listed.service.iter().any(|listed| listed.name == service), "{listed:?}");
     app.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_owes_an_answer_and_who_refuses_is_told_by_client_and_type() {
+    for wire in BOTH {
+        let fakes = fakes(2).await;
+        let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
+        let setup = Setup::new().cluster("llm", [a, b]).cluster("other", [a]);
+        let app = TestApp::start(&setup).await.unwrap();
+        let rule: RefuseRule = Arc::new(|kind, name, _| {
+            let refused = kind == Kind::Endpoint && name == "other";
+            refused.then(|| Refusal { message: "not this one".into(), spoils_message: false })
+        });
+        let options =
+            SimOptions { asks: Asks::clusters(), refuse: vec![rule], ..SimOptions::new(app.xds(), wire) };
+        let sim = SimEnvoy::start(options);
+        let told = async || {
+            let json = ok(&app, &["get", "envoys", "-o", "json"]).await;
+            let clients: serde_json::Value = serde_json::from_str(&json).unwrap();
+            clients[0].clone()
+        };
+        let state = async |of: &str| {
+            let client = told().await;
+            let types = client["types"].as_array().cloned().unwrap_or_default();
+            types
+                .into_iter()
+                .find(|t| t["type"] == of)
+                .map_or(String::new(), |t| t["convergence"].as_str().unwrap().into())
+        };
+        eventually("it refuses the one and has the other", async || {
+            let (cds, eds) = (state("cds").await, state("eds").await);
+            if (cds.as_str(), eds.as_str()) == ("SYNCED", "NACKED") {
+                Ok(())
+            } else {
+                Err(format!("{cds} {eds}"))
+            }
+        })
+        .await
+        .unwrap();
+        let client = told().await;
+        assert_eq!(
+            (client["agent_version"].as_str(), client["rendering"].as_str()),
+            (Some("1.40.0"), Some("envoy"))
+        );
+        let table = ok(&app, &["describe", "envoy", client["node"].as_str().unwrap()]).await;
+        assert!(
+            table.contains("refuses eds") && table.contains("other") && table.contains("not this one"),
+            "{table}"
+        );
+        assert_eq!(app.metric("tidegate_xds_refusing_streams").await.unwrap(), 1.0);
+
+        sim.hold_answers(true);
+        fakes[1].set(tidegate::testing::instance::Mode::Loading).await.unwrap();
+        eventually("it owes an answer", async || {
+            let waiting = app.metric("tidegate_xds_unanswered_seconds").await.unwrap();
+            if waiting > 0.0 { Ok(()) } else { Err(waiting) }
+        })
+        .await
+        .unwrap();
+        let error = run(&app, &["describe", "envoy", "nobody"]).await.2;
+        assert!(error.contains("no connected client goes by"), "{error}");
+        app.stop().await.unwrap();
+    }
 }

@@ -269,7 +269,7 @@ async fn a_listener_that_a_real_envoy_cannot_bind_is_refused_visibly_and_harms_n
             let clients = app.clients.list();
             let rejection = clients
                 .values()
-                .find_map(|c| c.kinds.get(&snapshot::Kind::Listener)?.rejection.clone())
+                .find_map(|c| c.kinds.get(&snapshot::Kind::Listener)?.latest_rejection().cloned())
                 .ok_or_else(|| format!("{clients:?}"))?;
             if rejection.message.contains("192.0.2.7") { Ok(()) } else { Err(format!("{rejection:?}")) }
         })
