@@ -165,7 +165,7 @@ impl Setup {
                 let _ = writeln!(out, "    checks: {CHECKS}");
             }
             // Tests break the same instance over and over.
-            if !pool.extra.contains("policy:") {
+            if !pool.extra.lines().any(|line| line.trim_start().starts_with("policy:")) {
                 out.push_str("    policy: { recovery_time: 0s }\n");
             }
             if !pool.extra.is_empty() {

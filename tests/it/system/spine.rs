@@ -183,3 +183,21 @@ async fn a_backend_that_dies_is_noticed_by_its_connection_not_by_the_next_probe(
     }
     app.stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_backend_that_hung_and_was_restarted_serves_again() {
+    let fakes = fakes(2).await;
+    let [a, b] = addresses(&fakes)[..] else { unreachable!("two") };
+    let checks = "checks: { readiness: { http: { path: /health }, interval: 1s, timeout: 500ms, recover_interval: 250ms } }";
+    let app = TestApp::start(&Setup::new().cluster_with("llm", [a, b], checks)).await.unwrap();
+    for _ in 0..3 {
+        app.wait_served("llm", &[(a, Serve::Healthy), (b, Serve::Healthy)]).await.unwrap();
+        fakes[0].set(Mode::Hang).await.unwrap();
+        app.wait_served("llm", &[(a, Serve::Unhealthy), (b, Serve::Healthy)]).await.unwrap();
+        let seen = fakes[0].account().requests.len();
+        fakes[0].wait_until("asked for a while", |account| account.requests.len() > seen + 8).await.unwrap();
+        fakes[0].set(Mode::Refuse).await.unwrap();
+        fakes[0].set(Mode::Healthy).await.unwrap();
+    }
+    app.stop().await.unwrap();
+}
