@@ -146,11 +146,13 @@ fn kept(fleet: &Fleet) {
     );
 }
 
-/// Ctrl-C, or a polite request to end.
+/// Ctrl-C, a polite request to end, or the end of the terminal.
 async fn interrupted() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
     tokio::select! {
         pressed = tokio::signal::ctrl_c() => Ok(pressed?),
         _ = terminate.recv() => Ok(()),
+        _ = hangup.recv() => Ok(()),
     }
 }

@@ -16,7 +16,7 @@ pub(super) type Table = BTreeMap<ClientId, ClientStatus>;
 
 /// A name in a request that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a name of this kind; write {pattern}")]
+#[error("{given:?} cannot be taken; write {pattern}")]
 pub(super) struct BadName {
     given: String,
     pattern: &'static str,
@@ -25,7 +25,7 @@ pub(super) struct BadName {
 /// `clusters/C/instances/I`.
 pub(super) fn instance_key(name: &str) -> Result<InstanceKey, BadName> {
     let pattern = "clusters/CLUSTER/instances/INSTANCE";
-    let bad = || BadName { given: name.to_owned(), pattern };
+    let bad = || BadName { given: name.chars().take(SHOWN).collect(), pattern };
     let rest = name.strip_prefix("clusters/").ok_or_else(bad)?;
     let (cluster, id) = rest.split_once("/instances/").ok_or_else(bad)?;
     let cluster = ClusterName::new(cluster).map_err(|_| bad())?;
@@ -35,12 +35,18 @@ pub(super) fn instance_key(name: &str) -> Result<InstanceKey, BadName> {
 
 /// `clusters/C`, or `None` for `clusters/-`, which is all of them.
 pub(super) fn parent(name: &str) -> Result<Option<ClusterName>, BadName> {
-    let bad = || BadName { given: name.to_owned(), pattern: "clusters/CLUSTER, or clusters/- for all" };
+    let bad = || BadName {
+        given: name.chars().take(SHOWN).collect(),
+        pattern: "clusters/CLUSTER, or clusters/- for all",
+    };
     match name.strip_prefix("clusters/").ok_or_else(bad)? {
         "-" => Ok(None),
         cluster => ClusterName::new(cluster).map(Some).map_err(|_| bad()),
     }
 }
+
+/// So much is repeated of what cannot be taken.
+const SHOWN: usize = 60;
 
 /// Longest reason, in bytes.
 const MAX_REASON: usize = 256;
@@ -50,7 +56,7 @@ pub(super) fn reason(text: &str) -> Result<&str, BadName> {
     if text.len() <= MAX_REASON && !text.chars().any(char::is_control) {
         return Ok(text);
     }
-    let given = text.chars().take(40).collect();
+    let given = text.chars().take(SHOWN).collect();
     Err(BadName { given, pattern: "a reason in one line of at most 256 bytes" })
 }
 

@@ -27,6 +27,8 @@ pub(super) enum Over {
 #[derive(Debug)]
 pub(super) struct Debt {
     key: InstanceKey,
+    /// The drain that they owe for; another one begins anew.
+    generation: u64,
     /// Streams seen to owe, with their node.
     owing: BTreeMap<ClientId, Arc<str>>,
     /// Node ids that name nobody.
@@ -35,7 +37,7 @@ pub(super) struct Debt {
 
 impl Debt {
     pub(super) fn new(key: InstanceKey) -> Self {
-        Self { key, owing: BTreeMap::new(), shared: [Arc::from("")].into() }
+        Self { key, generation: 0, owing: BTreeMap::new(), shared: [Arc::from("")].into() }
     }
 
     /// How far it has come.
@@ -48,6 +50,9 @@ impl Debt {
         let entry = convert::find(plan, &self.key).ok_or_else(|| Over::Gone(self.key.clone()))?;
         let Reason::Drained(drain) = &entry.reason else { return Err(Over::NotDrained(self.key.clone())) };
         let (cluster, generation) = (self.key.cluster.as_str(), drain.generation);
+        if std::mem::replace(&mut self.generation, generation) != generation {
+            self.owing.clear();
+        }
         let knows = |status: &ClientStatus| status.settled.get(cluster).is_some_and(|g| *g >= generation);
         let asking = || clients.iter().filter(|(_, status)| status.clusters.contains(cluster));
         let mut nodes = BTreeSet::new();
@@ -70,7 +75,8 @@ impl Debt {
         let lost = self.owing.iter().filter(|(id, _)| !clients.contains_key(id));
         let lost: Vec<_> = lost.map(|(id, node)| named(*id, node)).collect();
         let published = snapshot.is_some_and(|snapshot| snapshot.generation >= generation);
-        let acknowledged = published && pending.is_empty() && lost.is_empty();
+        // Nobody at all is no proof: those who are not connected serve on from what they have.
+        let acknowledged = published && pending.is_empty() && lost.is_empty() && !settled.is_empty();
         let instance = Some(convert::instance(&self.key.cluster, entry));
         Ok(pb::DrainStatus { instance, generation, settled, pending, acknowledged, lost })
     }
@@ -177,7 +183,9 @@ mod tests {
         look(&mut debt, &table([(1, client("e1", None))]));
         let mut elsewhere = client("e1", None);
         elsewhere.clusters.clear();
-        assert!(look(&mut debt, &table([(1, elsewhere)])).acknowledged);
+        let status = look(&mut debt, &table([(1, elsewhere.clone())]));
+        assert!(status.lost.is_empty() && !status.acknowledged, "nobody is left who could prove anything");
+        assert!(look(&mut debt, &table([(1, elsewhere), (2, client("e2", Some(12)))])).acknowledged);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `tidegate.admin.v1` over gRPC: thin. What is published is read, commands go to the fleet.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use hyper_util::service::TowerToHyperService;
@@ -59,7 +60,7 @@ pub async fn serve_admin(listener: TcpListener, port: Port, ctx: AdminCtx) {
 async fn routes(ctx: AdminCtx) -> Routes {
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<AdminServer<Service>>().await;
-    let routes = Routes::new(health).add_service(AdminServer::new(Service(ctx)));
+    let routes = Routes::new(health).add_service(AdminServer::new(Service { ctx, debts: Arc::default() }));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(pb::DESCRIPTORS)
         .build_v1();
@@ -74,11 +75,15 @@ async fn routes(ctx: AdminCtx) -> Routes {
 }
 
 #[derive(Debug, Clone)]
-struct Service(AdminCtx);
+struct Service {
+    ctx: AdminCtx,
+    /// Who owes an acknowledgement, for each drain that somebody has looked at.
+    debts: Arc<watch::Sender<HashMap<InstanceKey, Debt>>>,
+}
 
 impl Service {
     fn plan(&self) -> Arc<Plan> {
-        self.0.plan.borrow().clone()
+        self.ctx.plan.borrow().clone()
     }
 
     fn instance(&self, key: &InstanceKey) -> Result<pb::Instance, Status> {
@@ -88,9 +93,21 @@ impl Service {
         Ok(convert::instance(&key.cluster, entry))
     }
 
-    fn look(&self, debt: &mut Debt) -> Result<pb::DrainStatus, Over> {
-        let snapshot = self.0.snapshots.borrow().clone();
-        debt.look(&self.plan(), snapshot.as_deref(), &self.0.clients.list())
+    /// Looks at the debt for the drain of `key`. It is one, whoever asks and how often: what was owed to one who has
+    /// gone away is owed to the next.
+    fn look(&self, key: &InstanceKey) -> Result<pb::DrainStatus, Over> {
+        let mut status = Err(Over::Gone(key.clone()));
+        // Inside, so that no look is older than the one before it. Nobody is told: each follower looks by itself.
+        self.debts.send_if_modified(|debts| {
+            let snapshot = self.ctx.snapshots.borrow().clone();
+            let debt = debts.entry(key.clone()).or_insert_with(|| Debt::new(key.clone()));
+            status = debt.look(&self.plan(), snapshot.as_deref(), &self.ctx.clients.list());
+            if status.is_err() {
+                debts.remove(key);
+            }
+            false
+        });
+        status
     }
 }
 
@@ -123,7 +140,7 @@ type Reply<T> = Result<Response<T>, Status>;
 #[tonic::async_trait]
 impl Admin for Service {
     async fn list_clusters(&self, _: Request<pb::ListClustersRequest>) -> Reply<pb::ListClustersResponse> {
-        let (plan, clients) = (self.plan(), self.0.clients.list());
+        let (plan, clients) = (self.plan(), self.ctx.clients.list());
         let clusters =
             plan.clusters.iter().map(|(name, of_cluster)| convert::cluster(name, of_cluster, &clients));
         Ok(Response::new(pb::ListClustersResponse { clusters: clusters.collect() }))
@@ -151,8 +168,8 @@ impl Admin for Service {
     }
 
     async fn list_clients(&self, _: Request<pb::ListClientsRequest>) -> Reply<pb::ListClientsResponse> {
-        let now = self.0.clock.now();
-        let clients = self.0.clients.list();
+        let now = self.ctx.clock.now();
+        let clients = self.ctx.clients.list();
         let clients = clients.iter().map(|(id, status)| convert::client(*id, status, now)).collect();
         Ok(Response::new(pb::ListClientsResponse { clients }))
     }
@@ -161,14 +178,14 @@ impl Admin for Service {
         let request = request.into_inner();
         let key = convert::instance_key(&request.name)?;
         let reason = convert::reason(&request.reason)?;
-        self.0.fleet.drain(key.clone(), reason).await?;
+        self.ctx.fleet.drain(key.clone(), reason).await?;
         tracing::info!(cluster = %key.cluster, instance = %key.id, reason, "drain asked for");
-        Ok(Response::new(self.look(&mut Debt::new(key))?))
+        Ok(Response::new(self.look(&key)?))
     }
 
     async fn undrain_instance(&self, request: Request<pb::UndrainInstanceRequest>) -> Reply<pb::Instance> {
         let key = convert::instance_key(&request.into_inner().name)?;
-        self.0.fleet.undrain(key.clone()).await?;
+        self.ctx.fleet.undrain(key.clone()).await?;
         tracing::info!(cluster = %key.cluster, instance = %key.id, "drain taken back");
         self.instance(&key).map(Response::new)
     }
@@ -177,16 +194,15 @@ impl Admin for Service {
 
     async fn watch_drain(&self, request: Request<pb::WatchDrainRequest>) -> Reply<Self::WatchDrainStream> {
         let key = convert::instance_key(&request.into_inner().name)?;
-        let mut debt = Debt::new(key);
-        self.look(&mut debt)?;
+        self.look(&key)?;
         let (sender, receiver) = tokio::sync::mpsc::channel(FOLLOW_BACKLOG);
         let service = self.clone();
         let follow = async move {
-            let mut clients = service.0.clients.changes();
-            let mut snapshots = service.0.snapshots.clone();
+            let mut clients = service.ctx.clients.changes();
+            let mut snapshots = service.ctx.snapshots.clone();
             let mut last = None;
             loop {
-                let status = service.look(&mut debt);
+                let status = service.look(&key);
                 let done = status.as_ref().map_or(true, |status| status.acknowledged);
                 if last.as_ref() != Some(&status) {
                     last = Some(status.clone());
@@ -198,7 +214,7 @@ impl Admin for Service {
                     return;
                 }
                 tokio::select! {
-                    () = service.0.shutdown.cancelled() => return,
+                    () = service.ctx.shutdown.cancelled() => return,
                     () = sender.closed() => return,
                     changed = clients.changed() => if changed.is_err() { return },
                     changed = snapshots.changed() => if changed.is_err() { return },

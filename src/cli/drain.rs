@@ -95,6 +95,9 @@ fn known(status: &pb::DrainStatus) -> String {
         1..=5 => format!(", lost without an answer: {}", status.lost.join(", ")),
         n => format!(", lost without an answer: {n}"),
     };
+    if all == 0 && lost.is_empty() {
+        return ", nobody connected asks for the cluster: nothing is proved".to_owned();
+    }
     format!(", {} of {all} connected Envoys know{waiting}{lost}", status.settled.len())
 }
 

@@ -48,6 +48,7 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<Exit> {
 async fn serve(config: PathBuf) -> anyhow::Result<Exit> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGINT")?;
     let app = match app::start(config).await {
         Ok(app) => app,
         Err(StartError::Config { path, text, errors }) => {
@@ -67,9 +68,12 @@ async fn serve(config: PathBuf) -> anyhow::Result<Exit> {
         Err(error) => return Err(error.into()),
     };
     let stop = async {
-        tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: shutting down; clients keep the last world"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: shutting down; clients keep the last world"),
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break tracing::info!("SIGTERM: shutting down; clients keep the last world"),
+                _ = interrupt.recv() => break tracing::info!("SIGINT: shutting down; clients keep the last world"),
+                _ = hangup.recv() => tracing::info!("SIGHUP: nothing to do, the config file is watched"),
+            }
         }
     };
     app.run(stop).await?;

@@ -210,6 +210,9 @@ fn in_words(expected: &str) -> &str {
     }
 }
 
+/// Longest value repeated, in characters.
+const MAX_QUOTED: usize = 60;
+
 /// What stands at `node`, and what to write there instead to get what was `expected`.
 fn found_and_help(node: &Node, expected: &str) -> (String, String) {
     let (text, plain) = match &node.kind {
@@ -219,6 +222,14 @@ fn found_and_help(node: &Node, expected: &str) -> (String, String) {
         Kind::Refused => return ("something else".into(), example(expected)),
     };
     let meaning = if plain { resolve(text) } else { Plain::Text };
+    // What is long is no value, and a wrong file may be a secret one.
+    let shown = text
+        .char_indices()
+        .nth(MAX_QUOTED)
+        .map_or(text.as_str(), |(at, _)| text.get(..at).unwrap_or_default());
+    if shown.len() < text.len() {
+        return (format!("the text {shown:?}…"), example(expected));
+    }
     let found = match meaning {
         Plain::Bool(_) => format!("the boolean `{text}`"),
         Plain::Number(_) | Plain::Float(_) | Plain::LeadingZero(_) => format!("the number `{text}`"),

@@ -215,7 +215,13 @@ impl InstanceHealth {
     /// requests" generates nothing: it may be slow who says so, but it is no way back, and makes up for no failure.
     fn count_inference(&mut self, seen: &Observation, check: &Check) {
         let generates = seen.outcome != Outcome::Slow || seen.timings.first_token.is_some();
-        if !generates && (self.state != State::Serving || self.inference.is_failing()) {
+        // One that was busy before we came to look may be so still.
+        let may_count = match self.state {
+            State::Serving => !self.inference.is_failing(),
+            State::Warming => self.is_adopted() && self.readiness.passes() && !self.inference.is_failing(),
+            State::Starting | State::Ejected { .. } => false,
+        };
+        if !generates && !may_count {
             return;
         }
         let rise = if self.inference.is_failing() { check.healthy_threshold.get() } else { 1 };

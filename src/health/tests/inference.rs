@@ -263,3 +263,19 @@ fn one_that_stalled_does_not_come_back_on_too_many_requests() {
     }
     assert!(matches!(run.health.state(), State::Ejected { .. }), "{:?}", run.health.state());
 }
+
+#[test]
+fn one_that_was_busy_before_we_looked_is_taken_over_busy() {
+    // After a restart of ours: to leave it out would be to eject it past the guard.
+    let mut run = Run::new(checks(false, false, true), true);
+    run.ready(Outcome::Ok);
+    let state = run.see_with(Role::Inference, Outcome::Slow, Detail::Status(429), 1_000, 2).clone();
+    assert_eq!(state, State::Serving);
+    // A new one has to generate first.
+    let mut run = Run::new(checks(false, false, true), false);
+    for _ in 0..5 {
+        run.ready(Outcome::Ok);
+        run.see_with(Role::Inference, Outcome::Slow, Detail::Status(429), 1_000, 2);
+    }
+    assert_eq!(*run.health.state(), State::Warming);
+}
