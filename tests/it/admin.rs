@@ -114,13 +114,22 @@ async fn a_drain_waits_for_the_acknowledgement_of_every_stream_and_can_be_taken_
         ok(&app, &["drain", &name, "--wait"]).await;
         slow.hold_answers(true);
         ok(&app, &["undrain", &name]).await;
+        // Until that is out: taken back before it was told, the first drain would stand as it was.
+        quick
+            .wait_until("it is healthy again", |m| match m.assignment("llm").and_then(|all| all.get(&a)) {
+                Some(told) if told.health.as_str_name() == "HEALTHY" => Ok(()),
+                other => Err(format!("{other:?}")),
+            })
+            .await
+            .unwrap();
         ok(&app, &["drain", &name]).await;
         let mut statuses = api.watch_drain(watch).await.unwrap().into_inner();
         assert!(!statuses.message().await.unwrap().unwrap().acknowledged);
         ok(&app, &["undrain", &name]).await;
         let error = loop {
-            if let Err(error) = statuses.message().await {
-                break error;
+            match statuses.message().await {
+                Ok(status) => assert!(!status.expect("it is not acknowledged").acknowledged),
+                Err(error) => break error,
             }
         };
         assert_eq!(error.code(), tonic::Code::FailedPrecondition, "{error}");
