@@ -127,7 +127,7 @@ fn introduce(kind: Kind) {
 /// What there is to try while it runs.
 fn kept(fleet: &Fleet) {
     let profile = if cfg!(debug_assertions) { "" } else { " --release" };
-    let tidegate = format!("cargo run -q{profile} --");
+    let tidegate = format!("cargo run{profile} --");
     let (admin, health) = (fleet.listen.admin, fleet.listen.health);
     eprintln!(
         "\nAll of it keeps running until Ctrl-C. Try, in another shell:\n\n\

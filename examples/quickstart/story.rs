@@ -91,7 +91,7 @@ async fn end(
     let account = users.borrow().clone();
     let (ok, failed, _) = count(&account.ended, from.at, to.at);
     let waiting = account.started.saturating_sub(account.ended.len());
-    let text = format!("phase `{name}`: {ok} requests ok, {failed} failed, {waiting} under way\n");
+    let text = format!("phase `{name}`: {ok} requests ok, {failed} failed so far, {waiting} under way\n");
     fleet.screen.say_at(to.at, Who::Users, text).await;
     Ok(Phase { name, instance, from, to, seen, acked })
 }

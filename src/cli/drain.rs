@@ -19,7 +19,8 @@ pub(super) struct DrainArgs {
     /// Why, for those who will look
     #[arg(long, default_value = "")]
     reason: String,
-    /// Wait until every connected Envoy has acknowledged it. In-flight requests are not counted yet, and a restart of
+    /// Wait until every connected Envoy has acknowledged it. A drain is carried out though it be of the last one that
+    /// serves. In-flight requests are not counted yet, and a restart of
     /// tidegate forgets the drain
     #[arg(long)]
     wait: bool,
