@@ -13,8 +13,8 @@ use crate::model::{InstanceId, MonoTime, Outcome};
 /// A drain is an operator's word and not held back, but it uses up what may be out.
 ///
 /// Only members that have been admitted count: one that is still starting is neither a loss nor a help. Worst first
-/// (dead, stuck, failing, well again but not trusted yet), then the longest out, then by id: raising the cap never ejects fewer, and whoever is out
-/// stays out while nothing worse comes along.
+/// (dead, stuck, failing, well again but not trusted yet), then the longest out, then by id: raising the cap never
+/// ejects fewer, and whoever is out stays out while nothing worse comes along.
 pub(super) fn held_back(members: &Members, drains: &Drains, policy: &Policy) -> BTreeSet<InstanceId> {
     let is_drained = |member: &&Member| drains.contains_key(&member.instance.id);
     let ranked = members.values().filter(|m| !is_drained(m)).filter_map(rank);
