@@ -1,6 +1,7 @@
 //! Integration tests: one binary, because linking costs more than compiling. Only `mod` lines here.
 
 mod admin;
+mod alone;
 mod bootstrap;
 mod check;
 mod completions;

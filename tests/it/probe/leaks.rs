@@ -8,6 +8,7 @@ use tidegate::model::{HttpProtocol, Outcome, StageBudgets};
 
 use super::fakes::{Fake, Step, ok, say};
 use super::{MS, PATIENCE, ask, ask_tcp, completion, http};
+use crate::alone::is_alone;
 use crate::completions::{Completions, Mode, Step as Part, token};
 
 /// The kernel's table of sockets that lead to one port.
@@ -95,6 +96,9 @@ fn resident() -> u64 {
 
 #[tokio::test]
 async fn ten_thousand_completions_that_stall_leave_nothing() {
+    if !is_alone("probe::leaks::ten_thousand_completions_that_stall_leave_nothing") {
+        return;
+    }
     // Case 2, and after some tokens: status 200, and then silence.
     let stalls = [
         Completions::start(Mode::Stream(vec![Part::Hang])).await,
@@ -124,8 +128,7 @@ async fn ten_thousand_completions_that_stall_leave_nothing() {
         settled.push((files(), resident()));
     }
     let ((files_early, memory_early), (files_late, memory_late)) = (settled[4], settled[19]);
-    // Tests beside this one open files and take memory too.
-    assert!(files_late <= files_early + 100, "{settled:?}");
+    assert!(files_late <= files_early + 20, "{settled:?}");
     assert!(memory_late <= memory_early + 16 * 1024, "{settled:?}");
 }
 
