@@ -276,12 +276,13 @@ impl Engine {
             pool.has_served |= is_admitted(pool);
             pool.standing = standing(pool);
             let drains = self.drains.get(name).unwrap_or(&nobody);
-            let entries = policy::decide(&pool.members, drains, &pool.config.policy);
+            let old = before.map_or(&[][..], |before| &before.entries);
+            let entries = policy::decide(&pool.members, drains, &pool.config.policy, old);
             let next = ClusterPlan { generation, standing: pool.standing, entries };
             if before.is_some_and(|b| b.standing == next.standing && b.entries == next.entries) {
                 continue;
             }
-            moves(name, before.map_or(&[], |b| &b.entries), &next.entries, &mut turn.events);
+            moves(name, old, &next.entries, &mut turn.events);
             changed.insert(name.clone(), Arc::new(next));
         }
         let plan = (turn.pools_changed || !changed.is_empty()).then(|| {
@@ -381,10 +382,7 @@ fn outward(health: &InstanceHealth) -> Outward {
 
 /// True if any member has been admitted in its present lifetime.
 fn is_admitted(pool: &Pool) -> bool {
-    pool.members.values().any(|member| match member.health.state() {
-        State::Serving | State::Ejected { .. } => true,
-        State::Starting | State::Warming => false,
-    })
+    pool.members.values().any(Member::is_admitted)
 }
 
 /// How much can be said about a cluster.
@@ -424,6 +422,12 @@ fn moves(cluster: &ClusterName, before: &[Arc<Entry>], after: &[Arc<Entry>], eve
         if from != entry.serve {
             let key = InstanceKey { cluster: cluster.clone(), id: entry.id.clone() };
             events.push(Event::Moved { key, from, to: entry.serve, reason: entry.reason.clone() });
+        }
+        if let Reason::AddressTaken(by) = &entry.reason
+            && old.is_none_or(|old| old.reason != entry.reason)
+        {
+            let key = InstanceKey { cluster: cluster.clone(), id: entry.id.clone() };
+            events.push(Event::AddressTaken { key, address: entry.address, by: by.clone() });
         }
     }
 }

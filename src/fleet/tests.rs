@@ -460,3 +460,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn two_names_of_one_process_are_told_once() {
+    // A file refuses it; two sources may say it all the same.
+    let twice = cluster(["a", "b", "c"].iter().zip([9000, 9000, 9001]).map(|(id, port)| instance(id, port)));
+    let mut fleet = Fleet::start(&config([("c", twice)]));
+    for id in ["a", "b", "c", "a", "b"] {
+        fleet.see(id, Outcome::Ok);
+    }
+    let served = fleet.served();
+    assert_eq!(["a", "b", "c"].map(|id| served[id]), [Serve::Healthy, Serve::Absent, Serve::Healthy]);
+    let told = fleet.events.iter().filter_map(|event| match event {
+        Event::AddressTaken { key, by, .. } => Some((key.id.to_string(), by.to_string())),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [("b".to_owned(), "a".to_owned())]);
+}

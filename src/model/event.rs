@@ -1,6 +1,6 @@
 //! What happened and why, for log, metrics and people.
 
-use super::{Epoch, InstanceKey, Reason, Serve};
+use super::{Address, Epoch, InstanceId, InstanceKey, Reason, Serve};
 
 /// A change that somebody may want to know about. One event makes one log line and one metric, so they agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,5 +27,14 @@ pub enum Event {
         to: Serve,
         /// Why.
         reason: Reason,
+    },
+    /// An instance is listed at an address for which another one stands: clients are not told of it.
+    AddressTaken {
+        /// Who.
+        key: InstanceKey,
+        /// Where.
+        address: Address,
+        /// Who stands for the address.
+        by: InstanceId,
     },
 }

@@ -63,6 +63,8 @@ pub enum Reason {
     Failing(Role, Outcome, Detail),
     /// A check is critical, but ejecting would break the cluster's floor or cap.
     Held(Role, Outcome, Detail),
+    /// Another instance of the cluster has its address and stands for it: to a client they are one endpoint.
+    AddressTaken(InstanceId),
     /// Somebody wants it out; their words, which may be empty.
     Drained(Drain),
 }
@@ -91,6 +93,7 @@ impl fmt::Display for Reason {
             Self::Noted(role, detail) => write!(f, "all checks pass; {role}: {detail}"),
             Self::Slow(role, detail) => evidence(f, role, Outcome::Slow, detail),
             Self::Failing(role, outcome, detail) => evidence(f, role, *outcome, detail),
+            Self::AddressTaken(by) => write!(f, "has the address of {by}, which stands for both"),
             Self::Drained(Drain { why, .. }) if why.is_empty() => f.write_str("drained by an operator"),
             Self::Drained(Drain { why, .. }) => write!(f, "drained by an operator: {why}"),
             Self::Held(role, outcome, detail) => {

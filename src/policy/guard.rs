@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::{Drains, Member, Members};
+use super::address::Addresses;
+use super::{Member, Members};
 use crate::config::Policy;
 use crate::health::State;
 use crate::model::{InstanceId, MonoTime, Outcome};
@@ -12,15 +13,21 @@ use crate::model::{InstanceId, MonoTime, Outcome};
 ///
 /// A drain is an operator's word and not held back, but it uses up what may be out.
 ///
-/// Only members that have been admitted count: one that is still starting is neither a loss nor a help. Worst first
+/// Only members that have been admitted count, and of those with one address one: who is still starting is neither a
+/// loss nor a help. Worst first
 /// (dead, stuck, failing, well again but not trusted yet), then the longest out, then by id: raising the cap never
 /// ejects fewer, and whoever is out stays out while nothing worse comes along.
-pub(super) fn held_back(members: &Members, drains: &Drains, policy: &Policy) -> BTreeSet<InstanceId> {
-    let is_drained = |member: &&Member| drains.contains_key(&member.instance.id);
-    let ranked = members.values().filter(|m| !is_drained(m)).filter_map(rank);
+pub(super) fn held_back(
+    members: &Members,
+    addresses: &Addresses<'_>,
+    policy: &Policy,
+) -> BTreeSet<InstanceId> {
+    let processes = || members.values().filter(|member| addresses.taken_by(member).is_none());
+    let is_drained = |member: &&Member| addresses.drain_of(member).is_some();
+    let ranked = processes().filter(|m| !is_drained(m)).filter_map(rank);
     let mut out: Vec<(Reverse<u8>, MonoTime, &InstanceId)> = ranked.collect();
-    let admitted = members.values().filter(|m| is_admitted(m)).count();
-    let drained = members.values().filter(is_drained).filter(|m| is_admitted(m)).count();
+    let admitted = processes().filter(|m| m.is_admitted()).count();
+    let drained = processes().filter(is_drained).filter(|m| m.is_admitted()).count();
     let allowed = policy.max_ejected_percent.of(admitted).min(admitted.saturating_sub(policy.min_serving));
     let allowed = allowed.saturating_sub(drained);
     if out.len() <= allowed {
@@ -28,13 +35,6 @@ pub(super) fn held_back(members: &Members, drains: &Drains, policy: &Policy) -> 
     }
     out.sort();
     out.into_iter().skip(allowed).map(|(_, _, id)| id.clone()).collect()
-}
-
-fn is_admitted(member: &Member) -> bool {
-    match member.health.state() {
-        State::Serving | State::Ejected { .. } => true,
-        State::Starting | State::Warming => false,
-    }
 }
 
 fn rank(member: &Member) -> Option<(Reverse<u8>, MonoTime, &InstanceId)> {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{Drains, Member, Members, decide};
 use crate::config::Policy;
 use crate::health::InstanceHealth;
-use crate::model::{Drain, Epoch, Outcome, Percent, Reason, Role, Serve};
+use crate::model::{Drain, Epoch, Instance, Outcome, Percent, Reason, Role, Serve};
 use crate::testing::model::{checks, damping, instance, key, observation, policy};
 
 /// What a member of a scene is: serving, still starting, or ejected by an outcome in a given second.
@@ -56,7 +56,7 @@ fn members(scene: &[Is]) -> Members {
 }
 
 fn served(scene: &[Is], policy: &Policy) -> Vec<Serve> {
-    decide(&members(scene), &Drains::new(), policy).iter().map(|e| e.serve).collect()
+    decide(&members(scene), &Drains::new(), policy, &[]).iter().map(|e| e.serve).collect()
 }
 
 fn with(percent: u8, min_serving: usize) -> Policy {
@@ -135,15 +135,76 @@ fn a_drain_is_obeyed_and_uses_up_what_may_be_out() {
     let scene = [Is::Serving, DEAD, Is::Serving, DEAD, Is::Starting];
     let drain = Drain { why: "upgrade".into(), generation: 1 };
     let drains: Drains = ["i000", "i004"].map(|id| (instance(id, 1).id, drain.clone())).into();
-    let plan = decide(&members(&scene), &drains, &with(50, 1));
+    let plan = decide(&members(&scene), &drains, &with(50, 1), &[]);
     let served: Vec<Serve> = plan.iter().map(|e| e.serve).collect();
     assert_eq!(served, [Serve::Draining, Serve::Unhealthy, Serve::Healthy, Serve::Degraded, Serve::Absent]);
     assert_eq!(plan[0].reason, Reason::Drained(drain));
 }
 
+/// The members of a scene, of which these have the address of the first of the pair.
+fn at_one_address(scene: &[Is], pairs: &[(&str, &str)]) -> Members {
+    let mut members = members(scene);
+    for (first, second) in pairs {
+        let address = members[&instance(first, 1).id].instance.address;
+        let member = members.get_mut(&instance(second, 1).id).unwrap();
+        member.instance = Arc::new(Instance { address, ..Instance::clone(&member.instance) });
+    }
+    members
+}
+
+#[test]
+fn of_instances_with_one_address_one_stands_for_all() {
+    use Serve::{Absent, Degraded, Healthy, Unhealthy};
+    let serves = |members: &Members, percent| {
+        let plan = decide(members, &Drains::new(), &with(percent, 1), &[]);
+        let taken = plan.iter().filter_map(|e| match &e.reason {
+            Reason::AddressTaken(by) => Some((e.id.to_string(), by.to_string())),
+            _ => None,
+        });
+        (plan.iter().map(|e| e.serve).collect::<Vec<_>>(), taken.collect::<Vec<_>>())
+    };
+    let taken = |id: &str, by: &str| vec![(id.to_owned(), by.to_owned())];
+    let pair = [("i000", "i001")];
+    let both_serve = at_one_address(&[Is::Serving, Is::Serving], &pair);
+    assert_eq!(serves(&both_serve, 50), (vec![Healthy, Absent], taken("i001", "i000")));
+    let first_starts = at_one_address(&[Is::Starting, Is::Serving], &pair);
+    assert_eq!(
+        serves(&first_starts, 50),
+        (vec![Absent, Healthy], taken("i000", "i001")),
+        "who is admitted stands"
+    );
+    // Two dead names of one process beside one that serves: it is half of the cluster, not two thirds.
+    let dead = at_one_address(&[DEAD, DEAD, Is::Serving], &pair);
+    assert_eq!(serves(&dead, 50), (vec![Unhealthy, Absent, Healthy], taken("i001", "i000")));
+    assert_eq!(serves(&dead, 40), (vec![Degraded, Absent, Healthy], taken("i001", "i000")));
+}
+
+#[test]
+fn a_drain_means_the_process_by_whatever_name() {
+    let members = at_one_address(&[Is::Serving, Is::Serving, Is::Serving], &[("i000", "i001")]);
+    let drain = Drain { why: "".into(), generation: 1 };
+    let drains: Drains = [(instance("i001", 1).id, drain.clone())].into();
+    let plan = decide(&members, &drains, &with(50, 1), &[]);
+    let served: Vec<Serve> = plan.iter().map(|e| e.serve).collect();
+    assert_eq!(served, [Serve::Draining, Serve::Absent, Serve::Healthy]);
+    assert!(plan[..2].iter().all(|e| e.reason == Reason::Drained(drain.clone())));
+}
+
+#[test]
+fn entries_that_are_as_before_are_taken_over() {
+    let decide = |scene: &[Is], before: &[_]| decide(&members(scene), &Drains::new(), &with(50, 1), before);
+    let before = decide(&[Is::Serving, Is::Serving, DEAD], &[]);
+    let after = decide(&[Is::Serving, DEAD, Is::Serving, Is::Serving], &before);
+    let same: Vec<bool> = after.iter().zip(&before).map(|(a, b)| Arc::ptr_eq(a, b)).collect();
+    assert_eq!(same, [true, false, false]);
+    assert_eq!(after, decide(&[Is::Serving, DEAD, Is::Serving, Is::Serving], &[]));
+    let fewer = decide(&[Is::Serving], &after);
+    assert!(Arc::ptr_eq(&fewer[0], &after[0]));
+}
+
 #[test]
 fn a_slow_instance_keeps_a_quarter_of_its_weight() {
-    let plan = decide(&members(&[Is::Serving, Is::Slow]), &Drains::new(), &policy());
+    let plan = decide(&members(&[Is::Serving, Is::Slow]), &Drains::new(), &policy(), &[]);
     assert_eq!(
         plan.iter().map(|e| (e.serve, e.weight.get())).collect::<Vec<_>>(),
         [(Serve::Healthy, 100), (Serve::Healthy, 25)]
@@ -167,7 +228,7 @@ proptest! {
     #[test]
     fn the_cap_and_the_floor_hold_for_all_inputs(scene in scenes(), percent in 0u8..=100, floor in 0usize..60) {
         let policy = with(percent, floor);
-        let plan = decide(&members(&scene), &Drains::new(), &policy);
+        let plan = decide(&members(&scene), &Drains::new(), &policy, &[]);
         let count = |s: Serve| plan.iter().filter(|e| e.serve == s).count();
         let admitted = plan.len() - count(Serve::Absent);
         prop_assert!(count(Serve::Unhealthy) <= policy.max_ejected_percent.of(admitted));
@@ -200,7 +261,7 @@ proptest! {
 
     #[test]
     fn the_same_input_gives_the_same_plan(scene in scenes(), percent in 0u8..=100) {
-        let plan = || decide(&members(&scene), &Drains::new(), &with(percent, 1));
+        let plan = || decide(&members(&scene), &Drains::new(), &with(percent, 1), &[]);
         prop_assert_eq!(plan(), plan());
     }
 }

@@ -37,6 +37,10 @@ fn tell(event: &Event, metrics: &FleetMetrics) {
         Event::Deregistered { key } => {
             tracing::info!(cluster = %key.cluster, instance = %key.id, "instance deregistered");
         }
+        Event::AddressTaken { key, address, by } => {
+            let (cluster, instance) = (&key.cluster, &key.id);
+            tracing::warn!(%cluster, %instance, %address, %by, "two instances have one address: one stands for both");
+        }
         Event::Moved { key, from, to, reason } => {
             let labels = MoveLabels { cluster: key.cluster.to_string(), to: word(*to) };
             metrics.moves.get_or_create(&labels).inc();
