@@ -154,12 +154,7 @@ struct Build<'a> {
 impl Build<'_> {
     fn cluster(&mut self, name: &ClusterName, cluster: &Arc<Cluster>, plan: Option<&Arc<ClusterPlan>>) {
         let Some(plan) = plan.filter(|plan| plan.standing != Standing::Unlisted) else {
-            // It exists, but not even its size is known, which the cluster's own resource depends on.
-            self.clusters_alone.withheld.insert(name.as_str().into());
-            self.withhold(Kind::Cluster, name.as_str());
-            self.withhold(Kind::Endpoints, name.as_str());
-            self.withhold_target(name);
-            return;
+            return self.unlisted(name);
         };
         let (same_cluster, same_plan) = match self.previous.origin.clusters.get(name) {
             Some((old, old_plan)) => {
@@ -184,13 +179,41 @@ impl Build<'_> {
             }
         }
         if plan.standing == Standing::Loading {
-            for rendering in Rendering::ALL {
-                let set = self.sets.of_mut(rendering, Kind::Endpoints);
-                set.provisional.insert(name.as_str().into());
-            }
+            self.call_provisional(name);
         }
         self.put_target(name);
         self.origin.clusters.insert(name.clone(), (cluster.clone(), plan.clone()));
+    }
+
+    /// It exists, but not even its size is known, which the cluster's own resource depends on. If it went and came back
+    /// within one step, it stays as it was.
+    fn unlisted(&mut self, name: &ClusterName) {
+        let old = self.previous.origin.clusters.get(name);
+        match old.filter(|_| self.take_over_cluster(name.as_str())) {
+            Some(old) => {
+                if !self.take_over(Kind::Endpoints, name.as_str()) {
+                    self.withhold(Kind::Endpoints, name.as_str());
+                }
+                if old.1.standing == Standing::Loading {
+                    self.call_provisional(name);
+                }
+                self.put_target(name);
+                self.origin.clusters.insert(name.clone(), old.clone());
+            }
+            None => {
+                self.clusters_alone.withheld.insert(name.as_str().into());
+                self.withhold(Kind::Cluster, name.as_str());
+                self.withhold(Kind::Endpoints, name.as_str());
+                self.withhold_target(name);
+            }
+        }
+    }
+
+    fn call_provisional(&mut self, name: &ClusterName) {
+        for rendering in Rendering::ALL {
+            let set = self.sets.of_mut(rendering, Kind::Endpoints);
+            set.provisional.insert(name.as_str().into());
+        }
     }
 
     fn put_cluster(&mut self, name: &ClusterName, cluster: &Cluster, registered: usize) {

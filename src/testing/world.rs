@@ -11,6 +11,8 @@ use crate::snapshot::Snapshot;
 /// How one cluster is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pool {
+    /// No source has spoken for it.
+    Unlisted,
     /// Nobody can say who may serve.
     Undecided,
     /// So many instances, of which none has ever served.
@@ -42,7 +44,7 @@ impl Worlds {
 fn config_of(world: &World) -> Config {
     let mut config = config(world.iter().map(|(name, (pool, _))| {
         let size = match pool {
-            Pool::Undecided => 0,
+            Pool::Unlisted | Pool::Undecided => 0,
             Pool::Loading(size) => *size,
             Pool::Decided(entries) => entries.len(),
         };
@@ -68,6 +70,7 @@ fn config_of(world: &World) -> Config {
 fn plan_of(world: &World, generation: u64) -> Plan {
     let clusters = world.iter().map(|(name, (pool, _))| {
         let plan = match pool {
+            Pool::Unlisted => ClusterPlan { generation, standing: Standing::Unlisted, entries: Vec::new() },
             Pool::Undecided => ClusterPlan { generation, standing: Standing::Undecided, entries: Vec::new() },
             Pool::Loading(size) => {
                 let entries = (9000..).take(*size).map(|port| entry(port, Serve::Absent));

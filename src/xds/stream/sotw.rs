@@ -38,6 +38,9 @@ struct TypeState {
     held: Resources,
     /// What the client held when it came: it named a version with its first request.
     claimed: BTreeSet<Arc<str>>,
+    /// The client may hold clusters or listeners that nobody here knows of: it came with a version, and has not
+    /// acknowledged a list since.
+    holds_unknown: bool,
     in_flight: Option<Sent>,
     /// Responses that a changed subscription crossed on the way, oldest first. Most clients acknowledge them all the
     /// same; one that does not has ignored them.
@@ -142,7 +145,7 @@ impl SotwStream {
     /// `exact` leaves removed clusters out; otherwise they linger until nothing can refer to them.
     fn next_of(&mut self, kind: Kind, snapshot: &Snapshot, exact: bool) -> Option<Response> {
         let set = snapshot.set_for(self.door, self.rendering, kind);
-        let unsettled = kind.refers_to_clusters() && self.state(Kind::Cluster).in_flight.is_some();
+        let unsettled = kind.refers_to_clusters() && self.clusters_are_unsettled(snapshot);
         if unsettled && !(self.state(kind).owes_answer && self.has_sent_all_clusters(snapshot)) {
             return None; // the clusters they lead to may not be there yet: Envoy acknowledges them when they are warm
         }
@@ -173,6 +176,12 @@ impl SotwStream {
             self.resend_endpoints(&resources);
         }
         Some(self.send(kind, resources))
+    }
+
+    /// True if the client has yet to take what it was sent about clusters, or to be sent its first list of them.
+    fn clusters_are_unsettled(&self, snapshot: &Snapshot) -> bool {
+        let [clusters, ..] = &self.types;
+        clusters.in_flight.is_some() || clusters.must_wait(self.set_of(Kind::Cluster, snapshot))
     }
 
     /// True if no cluster is left that the client wants and has not been sent: a first question is answered then,
@@ -233,6 +242,7 @@ impl TypeState {
             verdict = self.settle(kind, sent, request);
         }
         if !self.subscription.asked && !request.version_info.is_empty() {
+            self.holds_unknown = true;
             self.claimed = request.resource_names.iter().map(|name| Arc::from(name.as_str())).collect();
         }
         let changed = self.subscription.replace(kind, &request.resource_names)?;
@@ -242,19 +252,25 @@ impl TypeState {
             self.claimed.retain(|name| subscription.wants(name));
         }
         if request.response_nonce.is_empty() {
-            // A (re)subscription from scratch: the client shows no sign of holding anything of this stream.
+            // A (re)subscription from scratch: the client shows no sign of holding anything of this stream. (A list is
+            // sent whole in any case, and takes nothing that it may hold before what leads there.)
             self.owes_answer = true;
-            self.held.clear();
-            self.in_flight = None;
-            self.crossed.clear();
-        } else if changed && !settles {
-            // Some clients never acknowledge a response they ignored: a changed subscription does not wait for it.
-            self.crossed.extend(self.in_flight.take());
-            if self.crossed.len() > MAX_CROSSED {
-                self.ignored(kind);
+            if !kind.has_wildcard() {
+                self.held.clear();
             }
+            self.cross(kind);
+        } else if changed && !settles {
+            self.cross(kind);
         }
         Ok(verdict)
+    }
+
+    /// Some clients never acknowledge a response they ignored: what they ask for now does not wait for it.
+    fn cross(&mut self, kind: Kind) {
+        self.crossed.extend(self.in_flight.take());
+        if self.crossed.len() > MAX_CROSSED {
+            self.ignored(kind);
+        }
     }
 
     /// The response that a request with `nonce` answers. Those sent before it, and not answered before it, have been
@@ -275,29 +291,35 @@ impl TypeState {
     /// The client has ignored the oldest of the crossed responses.
     fn ignored(&mut self, kind: Kind) {
         if let Some(sent) = self.crossed.pop_front() {
-            self.unhold(kind, &sent);
+            self.unhold(kind, sent);
         }
     }
 
     /// An ACK and a NACK differ by `error_detail` alone.
     fn settle(&mut self, kind: Kind, sent: Sent, request: &SotwRequest) -> Verdict {
         if request.error_detail.is_none() {
+            self.holds_unknown = false;
             return Verdict::Acked(kind, sent.resources);
         }
-        self.unhold(kind, &sent);
-        self.refused(kind, &sent, request)
+        let verdict = self.refused(kind, &sent, request);
+        self.unhold(kind, sent);
+        verdict
     }
 
-    /// The client does not hold what `sent` carried, as far as nothing newer has taken its place.
-    fn unhold(&mut self, kind: Kind, sent: &Sent) {
-        if !kind.has_wildcard() {
-            for resource in &sent.resources {
-                if self.held.get(&resource.name).is_some_and(|held| Arc::ptr_eq(held, resource)) {
-                    self.held.remove(&resource.name);
-                }
+    /// The client does not hold what `sent` carried, as far as nothing newer has taken its place or will.
+    fn unhold(&mut self, kind: Kind, sent: Sent) {
+        if kind.has_wildcard() {
+            match self.crossed.front_mut().or(self.in_flight.as_mut()) {
+                Some(next) => next.before = sent.before,
+                None => self.held = sent.before,
             }
-        } else if self.in_flight.is_none() && self.crossed.is_empty() {
-            self.held.clone_from(&sent.before);
+            return;
+        }
+        for resource in &sent.resources {
+            let again = |sent: &Sent| sent.resources.iter().any(|r| r.name == resource.name);
+            if !self.under_way().any(again) {
+                self.held.remove(&resource.name);
+            }
         }
     }
 
@@ -315,10 +337,17 @@ impl TypeState {
         Verdict::Nacked(kind, sent.resources.clone(), words)
     }
 
-    /// All resources, if they differ from what the client holds. With `linger`, removed ones stay listed.
+    /// True if a list would leave something out that the client may hold, and so delete it: nothing can be said of it
+    /// yet, and a client that comes back names a version, not what it holds.
+    fn must_wait(&self, set: &ResourceSet) -> bool {
+        self.holds_unknown && set.withheld.iter().any(|name| self.subscription.wants(name))
+    }
+
+    /// All resources, if they differ from what the client holds. What it holds and nothing can be said of stays
+    /// listed; with `linger`, so does what was removed.
     fn due_whole(&self, set: &ResourceSet, linger: bool) -> Option<Vec<Arc<Resource>>> {
-        if set.withheld.iter().any(|name| self.subscription.wants(name)) {
-            return None; // leaving it out would delete it
+        if self.must_wait(set) {
+            return None;
         }
         let mut wanted: Resources = set
             .resources
@@ -326,10 +355,8 @@ impl TypeState {
             .filter(|(name, _)| self.subscription.wants(name))
             .map(|(name, resource)| (name.clone(), resource.clone()))
             .collect();
-        if linger {
-            for (name, old) in &self.held {
-                wanted.entry(name.clone()).or_insert_with(|| old.clone());
-            }
+        for (name, old) in self.held.iter().filter(|(name, _)| linger || set.withheld.contains(*name)) {
+            wanted.entry(name.clone()).or_insert_with(|| old.clone());
         }
         let same = wanted.len() == self.held.len()
             && wanted.iter().all(|(name, r)| self.held.get(name).is_some_and(|h| h.version == r.version));

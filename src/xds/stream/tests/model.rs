@@ -29,12 +29,15 @@ enum Op {
     /// Only of a client that chooses by itself: another name from now on, or one less.
     Subscribe(Kind, &'static str),
     Unsubscribe(Kind, &'static str),
+    /// Only SotW: it asks for a type again, without a nonce.
+    StartOver(Kind),
     Reconnect,
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let serve = prop_oneof![Just(Serve::Healthy), Just(Serve::Unhealthy), Just(Serve::Degraded)];
     let pool = prop_oneof![
+        1 => Just(Pool::Unlisted),
         1 => Just(Pool::Undecided),
         1 => (0usize..3).prop_map(Pool::Loading),
         5 => proptest::collection::vec(serve, 0..3).prop_map(Pool::Decided),
@@ -48,6 +51,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         6 => Just(Op::Deliver),
         8 => Just(Op::Ack),
         1 => Just(Op::Nack),
+        1 => kind.clone().prop_map(Op::StartOver),
         2 => (kind.clone(), any_name.clone()).prop_map(|(kind, name)| Op::Subscribe(kind, name)),
         1 => (kind, any_name).prop_map(|(kind, name)| Op::Unsubscribe(kind, name)),
         1 => Just(Op::Reconnect),
@@ -88,15 +92,22 @@ fn converges<C: Client>((rendering, chooses): (Rendering, bool), ops: Vec<Op>) {
             }
             Op::Subscribe(kind, name) => choose(&mut client, kind, |names| names.insert(name.into())),
             Op::Unsubscribe(kind, name) => choose(&mut client, kind, |names| names.remove(name)),
+            Op::StartOver(kind) => client.start_over(kind),
             Op::Reconnect => {
                 client.connect();
                 refused = false;
             }
         }
     }
-    if !refused {
+    // A SotW client that came with a version waits for its first list until something can be said of every cluster.
+    let must_wait = client.holding().named_version && truth.values().any(|(pool, _)| *pool == Pool::Unlisted);
+    if !refused && !must_wait {
         settles(&mut client, &snapshot);
     }
+    for (pool, _) in truth.values_mut().filter(|(pool, _)| *pool == Pool::Unlisted) {
+        *pool = Pool::Undecided;
+    }
+    snapshot = worlds.publish(&truth);
     // A new stream forgets refusals: then nothing stands between the client and the truth.
     client.connect();
     settles(&mut client, &snapshot);

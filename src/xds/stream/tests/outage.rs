@@ -289,3 +289,45 @@ fn a_first_question_about_listeners_waits_for_clusters_that_have_not_been_sent()
     let kinds: Vec<Kind> = std::iter::from_fn(|| stream.next(&second)).map(|r| r.kind).collect();
     assert_eq!(kinds, [Kind::Cluster, Kind::Listener], "both are on the way, in this order");
 }
+
+#[test]
+fn a_cluster_that_nobody_speaks_for_holds_back_no_other_from_whom_it_cannot_harm() {
+    let mut worlds = Worlds::default();
+    let early = worlds.publish(&world(&[("c", up(1)), ("late", Pool::Unlisted)]));
+    let mut newcomer = SotwStream::new(Door::Aggregated);
+    newcomer.on_request(&sotw(Kind::Cluster, &[], "")).unwrap();
+    let first = newcomer.next(&early).unwrap();
+    assert_eq!(names(&first), ["c"], "it holds nothing that could be lost");
+    newcomer.on_request(&sotw(Kind::Cluster, &[], &first.nonce)).unwrap();
+    // What one that comes back holds cannot be known: leaving `late` out might delete it.
+    let mut back = SotwStream::new(Door::Aggregated);
+    for kind in [Kind::Cluster, Kind::Listener] {
+        let request = SotwRequest { version_info: "before".into(), ..sotw(kind, &[], "") };
+        back.on_request(&request).unwrap();
+    }
+    assert_eq!(back.next(&early), None, "listeners wait as well: what they lead to may be missing");
+    let later = worlds.publish(&world(&[("c", up(1)), ("late", Pool::Undecided)]));
+    for stream in [&mut newcomer, &mut back] {
+        assert_eq!(names(&stream.next(&later).unwrap()), ["c", "late"]);
+    }
+}
+
+#[test]
+fn a_refusal_is_heard_though_the_client_has_started_over() {
+    let mut worlds = Worlds::default();
+    let snapshot = worlds.publish(&world(&[("c", up(1))]));
+    let mut stream = SotwStream::new(Door::Aggregated);
+    let whole = || sotw(Kind::Cluster, &[], "");
+    stream.on_request(&whole()).unwrap();
+    let first = stream.next(&snapshot).unwrap();
+    stream.on_request(&whole()).unwrap();
+    let again = stream.next(&snapshot).unwrap();
+    assert_eq!(names(&again), ["c"], "a question without a nonce is answered");
+    for response in [&first, &again] {
+        let nack = SotwRequest { error_detail: refusal(), ..sotw(Kind::Cluster, &[], &response.nonce) };
+        assert!(matches!(stream.on_request(&nack).unwrap(), Verdict::Nacked(Kind::Cluster, ..)));
+    }
+    assert_eq!(stream.next(&snapshot), None, "it has been refused");
+    let grown = worlds.publish(&world(&[("c", up(1)), ("d", up(1))]));
+    assert_eq!(names(&stream.next(&grown).unwrap()), ["c", "d"]);
+}

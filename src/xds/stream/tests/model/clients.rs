@@ -20,6 +20,8 @@ pub(super) trait Client {
     fn settle(&mut self, refuse: bool);
     /// What it asks for of this type has changed.
     fn ask(&mut self, kind: Kind);
+    /// Asks for what it asks for again, as if it had heard nothing.
+    fn start_over(&mut self, kind: Kind);
     fn pull(&mut self, snapshot: &Snapshot) -> Option<Response>;
 
     fn deliver(&mut self, snapshot: &Snapshot) -> bool {
@@ -101,6 +103,8 @@ impl Client for DeltaClient {
         });
     }
 
+    fn start_over(&mut self, _: Kind) {}
+
     fn pull(&mut self, snapshot: &Snapshot) -> Option<Response> {
         let response = self.stream.next(snapshot);
         assert_eq!(self.stream.overlooked(snapshot), None, "a full look finds no more");
@@ -150,6 +154,7 @@ impl Client for SotwClient {
         self.stream.render(self.holding.rendering);
         let holds_something = self.holding.versions.values().any(|held| !held.is_empty());
         self.holding.begin(holds_something);
+        self.holding.named_version = !self.versions.is_empty();
         for kind in Kind::ALL.into_iter().filter(|kind| self.holding.asks_at_first(*kind)).collect::<Vec<_>>()
         {
             self.request(kind, "", false);
@@ -177,10 +182,16 @@ impl Client for SotwClient {
             return;
         }
         // What is under way was asked for before: the client takes it all the same, but the server does not wait.
-        let under_way = self.holding.inbox.iter().filter(|r| r.kind == kind).map(|r| r.nonce.clone());
-        self.holding.overtaken.extend(under_way);
+        self.holding.overtakes(kind);
         let nonce = self.holding.nonce.get(&kind).cloned().unwrap_or_default();
         self.request(kind, &nonce, false);
+    }
+
+    fn start_over(&mut self, kind: Kind) {
+        if self.holding.asked.contains_key(&kind) {
+            self.holding.overtakes(kind);
+            self.request(kind, "", false);
+        }
     }
 
     fn pull(&mut self, snapshot: &Snapshot) -> Option<Response> {

@@ -25,6 +25,8 @@ pub(super) struct Holding {
     /// Something was refused on this stream, or it began with things the server cannot know of (SotW names nothing
     /// it holds), or the client chooses by itself: then the server cannot vouch for the order.
     pub(super) loose: bool,
+    /// It began this stream with a version, which is no word about what it holds (SotW).
+    pub(super) named_version: bool,
     /// Nonces whose acknowledgement the server does not wait for: the client has asked for something else since.
     pub(super) overtaken: BTreeSet<String>,
     /// Types of which the client is owed an answer, be it empty.
@@ -79,10 +81,18 @@ impl Holding {
         self.versions.insert(kind, held);
     }
 
-    /// The client begins from scratch with this type: it has no nonce to show.
+    /// The client begins from scratch with this type: it has no nonce to show. A list comes whole in any case.
     pub(super) fn forgets(&mut self, kind: Kind) {
-        self.told.remove(&kind);
+        if !kind.has_wildcard() {
+            self.told.remove(&kind);
+        }
         self.owed.insert(kind);
+    }
+
+    /// It asks for something else of this type: the server does not wait for answers to what is under way.
+    pub(super) fn overtakes(&mut self, kind: Kind) {
+        let under_way = self.inbox.iter().filter(|r| r.kind == kind).map(|r| r.nonce.clone());
+        self.overtaken.extend(under_way);
     }
 
     fn asks_for(&self, kind: Kind, name: &str) -> bool {
@@ -187,7 +197,11 @@ impl Holding {
             self.loose = true;
             let before = self.told_before.remove(&response.nonce).unwrap_or_default();
             if !response.delta && kind.has_wildcard() {
-                self.told.insert(kind, before);
+                // What came after it took its place all the same.
+                match self.inbox.iter().find(|later| later.kind == kind) {
+                    Some(later) => self.told_before.insert(later.nonce.clone(), before),
+                    None => self.told.insert(kind, before),
+                };
             } else {
                 // It may be told anything else, and that there is none.
                 let unknown = response.resources.iter().map(|r| (r.name.clone(), Arc::from("")));
