@@ -20,8 +20,10 @@ use tonic::Status;
 
 use super::clients::Clients;
 use super::metrics::Metrics;
+use super::probation::{Probation, Record};
 use super::requests::Requests;
-use super::stream::{DeltaStream, Refusal, Response, SotwStream, Verdict};
+use super::stream::{DeltaStream, Refusal, Response, SotwStream, Suspect, Verdict};
+use super::strikes::{HeldBack, REACTION};
 use super::wire::{self, DeltaRequest, Frames, NodeHead, Piece, SotwRequest};
 use crate::clock::Clock;
 use crate::model::{ClientId, MonoTime};
@@ -52,6 +54,9 @@ pub(super) trait Protocol: Unpin + Send + 'static {
     fn changes_endpoints(request: &Self::Request) -> bool;
     fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>>;
     fn has_settled(&self, name: &str, resource: &Resource) -> bool;
+    fn suspect(&self, nonce: &str) -> Option<Suspect>;
+    fn hold_back(&mut self, suspect: &Suspect);
+    fn try_again(&mut self, suspect: &Suspect);
 }
 
 impl Protocol for SotwStream {
@@ -91,6 +96,18 @@ impl Protocol for SotwStream {
 
     fn has_settled(&self, name: &str, resource: &Resource) -> bool {
         Self::has_settled(self, name, resource)
+    }
+
+    fn suspect(&self, nonce: &str) -> Option<Suspect> {
+        Self::suspect(self, nonce)
+    }
+
+    fn hold_back(&mut self, suspect: &Suspect) {
+        Self::hold_back(self, suspect);
+    }
+
+    fn try_again(&mut self, suspect: &Suspect) {
+        Self::try_again(self, suspect);
     }
 }
 
@@ -133,6 +150,18 @@ impl Protocol for DeltaStream {
     fn has_settled(&self, name: &str, resource: &Resource) -> bool {
         Self::has_settled(self, name, resource)
     }
+
+    fn suspect(&self, nonce: &str) -> Option<Suspect> {
+        Self::suspect(self, nonce)
+    }
+
+    fn hold_back(&mut self, suspect: &Suspect) {
+        Self::hold_back(self, suspect);
+    }
+
+    fn try_again(&mut self, suspect: &Suspect) {
+        Self::try_again(self, suspect);
+    }
 }
 
 /// What every stream shares.
@@ -141,6 +170,7 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) clients: Clients,
     pub(super) metrics: Metrics,
+    pub(super) record: Record,
 }
 
 /// Removes the stream from the table and the gauge however it ends.
@@ -167,7 +197,10 @@ pub(super) struct XdsBody<P: Protocol> {
     frames: Frames,
     /// When each unacknowledged response was sent.
     sent_at: VecDeque<(String, Kind, MonoTime)>,
-    named: bool,
+    /// Who the client says it is: in its first message.
+    node: Option<Arc<str>>,
+    /// Earlier streams of the node ended over something.
+    probation: Option<Box<Probation>>,
     /// How the stream ends, once what waits is sent.
     farewell: Option<Status>,
     ended: bool,
@@ -193,7 +226,8 @@ impl<P: Protocol> XdsBody<P> {
             snapshot: None,
             frames: Frames::default(),
             sent_at: VecDeque::new(),
-            named: false,
+            node: None,
+            probation: None,
             farewell: None,
             ended: false,
             registration: Registration { id, shared },
@@ -201,18 +235,10 @@ impl<P: Protocol> XdsBody<P> {
     }
 
     fn take(&mut self, mut request: P::Request) -> Result<(), Status> {
-        let shared = &self.registration.shared;
-        let (client, now) = (self.registration.id, shared.clock.now());
+        let now = self.registration.shared.clock.now();
         let node = P::node(&mut request);
-        if !self.named {
-            self.named = true;
-            // A node that does not parse names nobody; the protocol does not need it.
-            let head = NodeHead::decode(node).unwrap_or_default();
-            let (node, agent) = (clipped(&head.id), clipped(&head.user_agent_name));
-            tracing::info!(%client, node, agent, "xds stream opened");
-            let version = head.version();
-            shared.clients.name(client, [node, agent, clipped(&version)].map(Arc::from));
-            self.protocol.render(Rendering::of_agent(agent));
+        if self.node.is_none() {
+            self.introduce(node);
         }
         let verdict = self
             .protocol
@@ -225,6 +251,36 @@ impl<P: Protocol> XdsBody<P> {
         }
         self.bear_witness();
         Ok(())
+    }
+
+    fn introduce(&mut self, node: Bytes) {
+        // A node that does not parse names nobody; the protocol does not need it.
+        let head = NodeHead::decode(node).unwrap_or_default();
+        let version = head.version();
+        let names = [&head.id, &head.user_agent_name, &version].map(|name| Arc::from(clipped(name)));
+        let [node, agent, _]: &[Arc<str>; 3] = &names;
+        let Shared { clients, record, clock, .. } = &self.registration.shared;
+        let client = self.registration.id;
+        tracing::info!(%client, %node, %agent, "xds stream opened");
+        self.protocol.render(Rendering::of_agent(agent));
+        self.node = Some(node.clone());
+        clients.name(client, names.clone());
+        self.probation = Probation::of(record, node, *clock);
+        let now = clock.now();
+        for held in self.probation.iter().flat_map(|probation| probation.held()) {
+            self.protocol.hold_back(&held.suspect);
+            clients.held_back(client, &held.suspect, &held.to_string(), now);
+        }
+    }
+
+    /// What has been kept from the client for long enough is sent to it again.
+    fn poll_probation(&mut self, cx: &mut Context<'_>) {
+        let Some(probation) = &mut self.probation else { return };
+        let Shared { clients, clock, .. } = &self.registration.shared;
+        for HeldBack { suspect, .. } in probation.poll(*clock, cx) {
+            self.protocol.try_again(&suspect);
+            clients.tried_again(self.registration.id, &suspect);
+        }
     }
 
     fn account(&mut self, nonce: &str, verdict: &Verdict, now: MonoTime) {
@@ -247,6 +303,9 @@ impl<P: Protocol> XdsBody<P> {
                 let names: Vec<&str> = resources.iter().map(|r| &*r.name).collect();
                 tracing::warn!(%client, r#type = kind.as_str(), ?names, %message, "xds response refused");
             }
+        }
+        if let Some(probation) = &self.probation {
+            probation.hear(verdict, now);
         }
         clients.record(client, verdict, now, |kind| self.waiting_since(kind));
     }
@@ -365,6 +424,7 @@ impl<P: Protocol> XdsBody<P> {
                 }
             }
         }
+        self.poll_probation(cx);
         self.poll_response();
         if self.frames.is_empty() && self.farewell.is_none() {
             self.farewell = self.poll_requests(cx);
@@ -380,5 +440,26 @@ impl<P: Protocol> XdsBody<P> {
 
     pub(super) const fn has_ended(&self) -> bool {
         self.ended
+    }
+}
+
+/// A stream that nobody ended properly: if the client was sent something just before, it may have ended over that.
+impl<P: Protocol> Drop for XdsBody<P> {
+    fn drop(&mut self) {
+        let Registration { id, shared: Shared { clock, clients, metrics, record } } = &self.registration;
+        let now = clock.now();
+        let (Some(node), Some((nonce, kind, sent))) = (&self.node, self.sent_at.front()) else { return };
+        if self.ended || self.farewell.is_some() || node.is_empty() || now.since(*sent) > REACTION {
+            return;
+        }
+        let Some(suspect) = self.protocol.suspect(nonce) else { return };
+        let (name, version) = (suspect.title().to_owned(), suspect.version.clone());
+        let strikes = record.strike(node, suspect, now);
+        metrics.of(*kind).strikes.inc();
+        clients.ended_over(*id, *kind, &name);
+        tracing::warn!(
+            client = %id, %node, r#type = kind.as_str(), name, %version, strikes,
+            "xds stream ended right after this was sent"
+        );
     }
 }

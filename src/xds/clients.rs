@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dashmap::DashMap;
 use tokio::sync::{broadcast, watch};
 
-use super::stream::Verdict;
+use super::stream::{Suspect, Verdict};
 use crate::model::{ClientEvent, ClientId, ClusterName, MonoTime};
 use crate::snapshot::{Kind, Rendering};
 
@@ -212,6 +212,27 @@ impl Clients {
                 self.tell(|| ClientEvent::Rejected { client, type_url, message: message.clone() });
             }
         }
+    }
+
+    /// Something is kept from the client for a while, which is as if it had refused it.
+    pub(super) fn held_back(&self, client: ClientId, suspect: &Suspect, why: &str, at: MonoTime) {
+        let rejection = Rejection { message: why.into(), at };
+        self.update(client, suspect.kind, |status| {
+            status.refused.insert(suspect.title().into(), rejection);
+        });
+    }
+
+    /// It is kept from the client no longer.
+    pub(super) fn tried_again(&self, client: ClientId, suspect: &Suspect) {
+        self.update(client, suspect.kind, |status| {
+            status.refused.remove(suspect.title());
+        });
+    }
+
+    /// The stream is ending right after `name` was sent on it.
+    pub(super) fn ended_over(&self, client: ClientId, kind: Kind, name: &str) {
+        let message = || format!("the stream ended right after {name} was sent").into();
+        self.tell(|| ClientEvent::Rejected { client, type_url: kind.type_url(), message: message() });
     }
 
     pub(super) fn close(&self, client: ClientId) {

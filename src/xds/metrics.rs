@@ -40,13 +40,15 @@ pub(super) struct KindMetrics {
     pub(super) response_bytes: Counter,
     pub(super) acks: Counter,
     pub(super) nacks: Counter,
+    pub(super) strikes: Counter,
     pub(super) ack_seconds: Histogram,
 }
 
 impl Metrics {
     /// Makes the metrics and registers them.
     pub fn register(registry: &mut Registry) -> Self {
-        let [responses, response_bytes, acks, nacks]: [Family<KindLabel, Counter>; 4] = Default::default();
+        let [responses, response_bytes, acks, nacks, strikes]: [Family<KindLabel, Counter>; 5] =
+            Default::default();
         // 0.25 ms to 8 s: a push is acknowledged in about a millisecond; a warming cluster takes a second.
         let ack_seconds = Family::<KindLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
@@ -58,6 +60,7 @@ impl Metrics {
                 response_bytes: counter(&response_bytes),
                 acks: counter(&acks),
                 nacks: counter(&nacks),
+                strikes: counter(&strikes),
                 ack_seconds: ack_seconds.get_or_create_owned(&kind.into()),
             }
         });
@@ -74,6 +77,7 @@ impl Metrics {
         r.register_with_unit("response", "Bytes of xDS responses sent", Unit::Bytes, response_bytes);
         r.register("acks", "xDS responses acknowledged", acks);
         r.register("nacks", "xDS responses refused by a client", nacks);
+        r.register("strikes", "xDS streams that a client ended right after a response", strikes);
         r.register_with_unit("ack", "From sending a response to its ACK", Unit::Seconds, ack_seconds);
         r.register("snapshots", "Snapshots published", metrics.snapshots.clone());
         metrics

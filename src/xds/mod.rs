@@ -7,18 +7,20 @@
 //!
 //! [`stream`] is the protocol, pure: requests and snapshots in, responses out. `body` polls it from inside the HTTP/2
 //! response, so that a slow client holds back nobody and nothing is queued for it. `server` accepts connections.
-//! A NACKed version is never sent again to the client that refused it; a stream that stops never sends an emptier
+//! `probation` keeps from a node what its streams ended over. A NACKed version is never sent again to the client that refused it; a stream that stops never sends an emptier
 //! world. No peer's bytes can make it panic. Called by `app`.
 
 mod body;
 mod clients;
 mod metrics;
+mod probation;
 mod publisher;
 mod requests;
 mod server;
 mod service;
 mod sips;
 pub mod stream;
+mod strikes;
 pub(crate) mod wire;
 
 pub use clients::{ClientStatus, Clients, Convergence, KindStatus, Rejection};

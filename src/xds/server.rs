@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::body::Shared;
+use super::probation::Record;
 use super::service::Streams;
 use super::sips::Sips;
 use super::{Clients, Metrics};
@@ -49,7 +50,7 @@ impl Server {
     /// A server that listens to nobody yet.
     pub fn new(ctx: ServerCtx) -> Self {
         let ServerCtx { clock, config, snapshots, clients, metrics, port, shutdown } = ctx;
-        let shared = Shared { clock, clients, metrics: metrics.clone() };
+        let shared = Shared { clock, clients, metrics: metrics.clone(), record: Record::default() };
         Self { connections: Connections { clock, config, snapshots, shared, shutdown, metrics }, port }
     }
 

@@ -15,6 +15,7 @@ mod restart;
 mod rude;
 mod spine;
 mod talk;
+mod walkout;
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::parked::Parked;
 use super::subscription::{Subscription, check};
-use super::{Nonces, Refusal, Response, Verdict, nack_text};
+use super::{Nonces, Refusal, Response, Suspect, Verdict, nack_text};
 use crate::model::ContentHash;
 use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::DeltaRequest;
@@ -131,6 +131,28 @@ impl DeltaStream {
         let [_, state, ..] = &self.types;
         matches!(state.held.get(name), Some(Held::Version(v)) if *v == resource.version)
             && !state.busy.contains(name)
+    }
+
+    /// What the response of `nonce` would be blamed for, if it has no answer yet.
+    pub fn suspect(&self, nonce: &str) -> Option<Suspect> {
+        let of = |(kind, state): (Kind, &TypeState)| {
+            let sent = state.in_flight.iter().find(|sent| sent.nonce == nonce)?;
+            let resource = sent.resources.first()?; // one resource per message
+            Some(Suspect { kind, name: resource.name.clone(), version: resource.version.clone() })
+        };
+        Kind::ALL.into_iter().zip(&self.types).find_map(of)
+    }
+
+    /// This version is not sent until [`Self::try_again`].
+    pub fn hold_back(&mut self, Suspect { kind, name, version }: &Suspect) {
+        self.state(*kind).parked.insert(name.clone(), version.clone());
+    }
+
+    /// It may be sent again.
+    pub fn try_again(&mut self, Suspect { kind, name, version }: &Suspect) {
+        let state = self.state(*kind);
+        state.parked.remove(name, version);
+        state.open.insert(name.clone());
     }
 
     /// The next response that `snapshot` calls for, if any.

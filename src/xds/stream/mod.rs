@@ -50,6 +50,27 @@ pub enum Verdict {
     Nacked(Kind, Vec<Arc<Resource>>, Arc<str>),
 }
 
+/// A version that a client may be unable to take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suspect {
+    /// Its type.
+    pub kind: Kind,
+    /// Whose version; [`WHOLE_SET`] if the client takes all of the type or nothing (SotW clusters and listeners).
+    pub name: Arc<str>,
+    /// Of the resource, or of the set.
+    pub version: Arc<str>,
+}
+
+impl Suspect {
+    /// For people.
+    pub fn title(&self) -> &str {
+        if *self.name == *WHOLE_SET { "*" } else { &self.name }
+    }
+}
+
+/// Stands for all resources of a type together. No resource has an empty name.
+pub const WHOLE_SET: &str = "";
+
 /// Why a stream cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {

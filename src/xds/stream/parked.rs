@@ -1,4 +1,4 @@
-//! Versions that a client has refused.
+//! Versions that a client has refused, or that are held back from it.
 //!
 //! Pure: no I/O.
 
@@ -26,5 +26,12 @@ impl Parked {
             versions.pop_front();
         }
         versions.push_back(version);
+    }
+
+    /// `version` of `name` may be sent again.
+    pub(super) fn remove(&mut self, name: &str, version: &str) {
+        if let Some(versions) = self.0.get_mut(name) {
+            versions.retain(|v| **v != *version);
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::parked::Parked;
 use super::subscription::Subscription;
-use super::{Nonces, Refusal, Response, Verdict, nack_text};
+use super::{Nonces, Refusal, Response, Suspect, Verdict, WHOLE_SET, nack_text};
 use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::SotwRequest;
 
@@ -16,9 +16,6 @@ type Resources = BTreeMap<Arc<str>, Arc<Resource>>;
 
 /// Responses crossed by a changed subscription that are remembered.
 const MAX_CROSSED: usize = 16;
-
-/// No resource has an empty name.
-const WHOLE_SET: &str = "";
 
 /// A response that has not been acknowledged.
 #[derive(Debug)]
@@ -127,6 +124,32 @@ impl SotwStream {
         let [_, state, ..] = &self.types;
         state.held.get(name).is_some_and(|held| held.version == resource.version)
             && !state.under_way().any(|sent| sent.resources.iter().any(|r| &*r.name == name))
+    }
+
+    /// What the response of `nonce` would be blamed for, if it has no answer yet.
+    pub fn suspect(&self, nonce: &str) -> Option<Suspect> {
+        let of = |(kind, state): (Kind, &TypeState)| {
+            let sent = state.under_way().find(|sent| sent.nonce == nonce)?;
+            if kind.has_wildcard() {
+                let version = ResourceSet::version_of(&sent.resources).to_string().into();
+                return Some(Suspect { kind, name: WHOLE_SET.into(), version });
+            }
+            let resource = sent.resources.first()?;
+            Some(Suspect { kind, name: resource.name.clone(), version: resource.version.clone() })
+        };
+        Kind::ALL.into_iter().zip(&self.types).find_map(of)
+    }
+
+    /// This version is not sent until [`Self::try_again`].
+    pub fn hold_back(&mut self, Suspect { kind, name, version }: &Suspect) {
+        self.state(*kind).parked.insert(name.clone(), version.clone());
+    }
+
+    /// It may be sent again.
+    pub fn try_again(&mut self, Suspect { kind, name, version }: &Suspect) {
+        let state = self.state(*kind);
+        state.parked.remove(name, version);
+        state.quiet_for = None;
     }
 
     /// The next response that `snapshot` calls for, if any.

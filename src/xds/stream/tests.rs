@@ -458,3 +458,48 @@ fn endpoints_and_routes_have_no_wildcard() {
     stream.on_request(&sotw(Kind::Endpoints, &["*"], "")).unwrap();
     assert!(stream.next(&first).unwrap().resources.is_empty());
 }
+
+#[test]
+fn what_is_held_back_is_not_sent_until_it_may_be_tried_again_or_is_another() {
+    // Case 86.
+    let mut worlds = Worlds::default();
+    let one = worlds.publish(&world(&[("c", up(1))]));
+    let (mut delta_stream, mut sotw_stream) =
+        (DeltaStream::new(Door::Aggregated), SotwStream::new(Door::Aggregated));
+    delta_stream.on_request(&delta(Kind::Cluster, &[], "")).unwrap();
+    sotw_stream.on_request(&sotw(Kind::Cluster, &[], "")).unwrap();
+    let sent = [delta_stream.next(&one).unwrap(), sotw_stream.next(&one).unwrap()];
+    let suspects = [delta_stream.suspect(&sent[0].nonce), sotw_stream.suspect(&sent[1].nonce)];
+    let [Some(cluster), Some(list)] = &suspects else { panic!("{suspects:?}") };
+    assert_eq!((cluster.title(), list.title()), ("c", "*"));
+    assert_eq!(delta_stream.suspect("another"), None);
+
+    // The client has walked out, and comes back.
+    (delta_stream, sotw_stream) = (DeltaStream::new(Door::Aggregated), SotwStream::new(Door::Aggregated));
+    delta_stream.hold_back(cluster);
+    sotw_stream.hold_back(list);
+    delta_stream.on_request(&delta(Kind::Endpoints, &["c"], "")).unwrap();
+    sotw_stream.on_request(&sotw(Kind::Endpoints, &["c"], "")).unwrap();
+    delta_stream.on_request(&delta(Kind::Cluster, &["c"], "")).unwrap();
+    sotw_stream.on_request(&sotw(Kind::Cluster, &["c"], "")).unwrap();
+    let told = |next: &mut dyn FnMut() -> Option<Response>| {
+        let all = std::iter::from_fn(next).filter(|r| !r.resources.is_empty());
+        all.map(|r| r.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&mut || delta_stream.next(&one)), [Kind::Endpoints]);
+    assert_eq!(told(&mut || sotw_stream.next(&one)), [Kind::Endpoints]);
+    delta_stream.try_again(cluster);
+    sotw_stream.try_again(list);
+    assert_eq!(told(&mut || delta_stream.next(&one))[..1], [Kind::Cluster]);
+    assert_eq!(told(&mut || sotw_stream.next(&one))[..1], [Kind::Cluster]);
+
+    let (mut delta_stream, mut sotw_stream) =
+        (DeltaStream::new(Door::Aggregated), SotwStream::new(Door::Aggregated));
+    delta_stream.hold_back(cluster);
+    sotw_stream.hold_back(list);
+    delta_stream.on_request(&delta(Kind::Cluster, &[], "")).unwrap();
+    sotw_stream.on_request(&sotw(Kind::Cluster, &[], "")).unwrap();
+    let two = worlds.publish(&world(&[("c", up(2))]));
+    assert_eq!(told(&mut || delta_stream.next(&two)), [Kind::Cluster], "another version");
+    assert_eq!(told(&mut || sotw_stream.next(&two)), [Kind::Cluster], "another list");
+}

@@ -8,6 +8,7 @@ use prometheus_client::registry::Registry;
 use prost::Message;
 use tidegate::clock::Clock;
 use tidegate::model::Serve;
+use tidegate::pb::envoy::config::core::v3::Node;
 use tidegate::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient as Ads;
 use tidegate::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
@@ -75,8 +76,12 @@ enum Stream {
     Sotw(mpsc::Sender<DiscoveryRequest>, Streaming<DiscoveryResponse>),
 }
 
-/// A client without a mind of its own, on an aggregated stream. It never says who it is.
-pub(super) struct RawClient(Stream);
+/// A client without a mind of its own, on an aggregated stream.
+pub(super) struct RawClient {
+    stream: Stream,
+    /// Who it says it is, if it does.
+    node: Option<Node>,
+}
 
 /// A response, in either variant.
 #[derive(Debug)]
@@ -92,7 +97,7 @@ impl RawClient {
         let client = Ads::connect(format!("http://{to}")).await.unwrap();
         // What is removed may be as much as was claimed.
         let mut client = client.max_decoding_message_size(usize::MAX);
-        Self(match wire {
+        let stream = match wire {
             Wire::Delta => {
                 let (to, from) = mpsc::channel(16);
                 let stream = client.delta_aggregated_resources(ReceiverStream::new(from)).await.unwrap();
@@ -103,14 +108,21 @@ impl RawClient {
                 let stream = client.stream_aggregated_resources(ReceiverStream::new(from)).await.unwrap();
                 Stream::Sotw(to, stream.into_inner())
             }
-        })
+        };
+        Self { stream, node: None }
+    }
+
+    pub(super) async fn connect_as(node: &str, to: SocketAddr, wire: Wire) -> Self {
+        let node = Node { id: node.to_owned(), ..Default::default() };
+        Self { node: Some(node), ..Self::connect(to, wire).await }
     }
 
     /// Asks for names, or takes the response of `nonce` and goes on asking for them.
     pub(super) async fn ask(&self, kind: Kind, names: &[&str], nonce: &str) {
         let (type_url, response_nonce) = (kind.type_url().to_owned(), nonce.to_owned());
+        let node = self.node.clone();
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        match &self.0 {
+        match &self.stream {
             Stream::Delta(to, _) => {
                 // What has been asked for once is not asked for again.
                 let resource_names_subscribe = if nonce.is_empty() { names } else { Vec::new() };
@@ -118,6 +130,7 @@ impl RawClient {
                     type_url,
                     response_nonce,
                     resource_names_subscribe,
+                    node,
                     ..Default::default()
                 };
                 to.send(request).await.unwrap();
@@ -127,6 +140,7 @@ impl RawClient {
                     type_url,
                     response_nonce,
                     resource_names: names,
+                    node,
                     ..Default::default()
                 };
                 to.send(request).await.unwrap();
@@ -137,7 +151,7 @@ impl RawClient {
     /// Comes back with what it holds of wildcard `kind`. SotW can only ask for the names.
     pub(super) async fn come_back(&self, kind: Kind, held: &[String]) {
         let type_url = kind.type_url().to_owned();
-        match &self.0 {
+        match &self.stream {
             Stream::Delta(to, _) => {
                 let versions = held.iter().map(|name| (name.clone(), "0123456789abcdef".repeat(2)));
                 let initial_resource_versions = versions.collect();
@@ -159,7 +173,7 @@ impl RawClient {
     }
 
     async fn next(&mut self) -> Heard {
-        match &mut self.0 {
+        match &mut self.stream {
             Stream::Delta(_, from) => {
                 let m = from.message().await.unwrap().unwrap();
                 Heard {
