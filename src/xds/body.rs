@@ -21,7 +21,7 @@ use tonic::Status;
 use super::clients::Clients;
 use super::metrics::Metrics;
 use super::probation::{Probation, Record};
-use super::requests::Requests;
+use super::requests::{Requests, Room};
 use super::stream::{DeltaStream, Refusal, Response, SotwStream, Suspect, Verdict};
 use super::strikes::{HeldBack, REACTION};
 use super::wire::{self, DeltaRequest, Frames, NodeHead, Piece, SotwRequest};
@@ -171,6 +171,7 @@ pub(super) struct Shared {
     pub(super) clients: Clients,
     pub(super) metrics: Metrics,
     pub(super) record: Record,
+    pub(super) room: Room,
 }
 
 /// Removes the stream from the table and the gauge however it ends.
@@ -446,7 +447,7 @@ impl<P: Protocol> XdsBody<P> {
 /// A stream that nobody ended properly: if the client was sent something just before, it may have ended over that.
 impl<P: Protocol> Drop for XdsBody<P> {
     fn drop(&mut self) {
-        let Registration { id, shared: Shared { clock, clients, metrics, record } } = &self.registration;
+        let Registration { id, shared: Shared { clock, clients, metrics, record, .. } } = &self.registration;
         let now = clock.now();
         let (Some(node), Some((nonce, kind, sent))) = (&self.node, self.sent_at.front()) else { return };
         if self.ended || self.farewell.is_some() || node.is_empty() || now.since(*sent) > REACTION {

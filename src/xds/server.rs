@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::body::Shared;
 use super::probation::Record;
+use super::requests::Room;
 use super::service::Streams;
 use super::sips::Sips;
 use super::{Clients, Metrics};
@@ -50,7 +51,13 @@ impl Server {
     /// A server that listens to nobody yet.
     pub fn new(ctx: ServerCtx) -> Self {
         let ServerCtx { clock, config, snapshots, clients, metrics, port, shutdown } = ctx;
-        let shared = Shared { clock, clients, metrics: metrics.clone(), record: Record::default() };
+        let shared = Shared {
+            clock,
+            clients,
+            metrics: metrics.clone(),
+            record: Record::default(),
+            room: Room::default(),
+        };
         Self { connections: Connections { clock, config, snapshots, shared, shutdown, metrics }, port }
     }
 

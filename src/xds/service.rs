@@ -19,13 +19,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::body::{Protocol, Shared, XdsBody};
-use super::requests::Requests;
+use super::requests::{MAX_REQUEST_BYTES, Requests};
 use super::stream::{DeltaStream, SotwStream};
 use super::wire::Piece;
 use crate::snapshot::{Door, Snapshot};
-
-/// Largest request accepted, in bytes. An Envoy with tens of thousands of resources lists them all on reconnect.
-const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
 
 /// Everything the streams of one connection need.
 #[derive(Debug, Clone)]
@@ -38,7 +35,7 @@ pub(super) struct Streams {
 
 impl Streams {
     fn open<P: Protocol>(&self, request: Request<Incoming>, protocol: P, method: &'static str) -> XdsBody<P> {
-        let requests = Requests::new(request.into_body(), MAX_REQUEST_BYTES);
+        let requests = Requests::new(request.into_body(), MAX_REQUEST_BYTES, self.shared.room.clone());
         let snapshots = WatchStream::new(self.snapshots.clone());
         let leave = self.leave.clone().cancelled_owned();
         XdsBody::new(protocol, requests, snapshots, leave, method, self.shared.clone())
