@@ -19,7 +19,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 
 use super::clients::Clients;
-use super::metrics::Metrics;
+use super::metrics::{Metrics, USUAL_LIMIT};
 use super::probation::{Probation, Record};
 use super::requests::{Requests, Room};
 use super::stream::{DeltaStream, Refusal, Response, SotwStream, Suspect, Verdict};
@@ -331,9 +331,12 @@ impl<P: Protocol> XdsBody<P> {
     fn queue(&mut self, response: &Response) {
         let Shared { metrics, clock, .. } = &self.registration.shared;
         let size = wire::put(response, &mut self.frames);
-        let metrics = metrics.of(response.kind);
-        metrics.responses.inc();
-        metrics.response_bytes.inc_by(size as u64);
+        if metrics.of(response.kind).sent(size) {
+            tracing::warn!(
+                client = %self.registration.id, r#type = response.kind.as_str(), bytes = size, limit = USUAL_LIMIT,
+                "xds response close to the largest message that gRPC libraries accept by default, or beyond it"
+            );
+        }
         // A response that the machine took for lost is never acknowledged: one per type is the most that is useful.
         if !response.delta {
             self.sent_at.retain(|(_, kind, _)| *kind != response.kind);

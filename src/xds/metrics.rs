@@ -1,5 +1,7 @@
 //! Metrics of the xDS side.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
 use prometheus_client::metrics::counter::Counter;
@@ -11,6 +13,9 @@ use prometheus_client::registry::{Registry, Unit};
 use super::Clients;
 use crate::clock::Clock;
 use crate::snapshot::Kind;
+
+/// The largest message, in bytes, that gRPC libraries accept unless told otherwise. (Envoy accepts any.)
+pub(super) const USUAL_LIMIT: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub(super) struct KindLabel {
@@ -36,8 +41,9 @@ pub struct Metrics {
 /// The counters of one type.
 #[derive(Debug, Clone)]
 pub(super) struct KindMetrics {
-    pub(super) responses: Counter,
-    pub(super) response_bytes: Counter,
+    responses: Counter,
+    response_bytes: Counter,
+    largest: Gauge<u64, AtomicU64>,
     pub(super) acks: Counter,
     pub(super) nacks: Counter,
     pub(super) strikes: Counter,
@@ -53,11 +59,13 @@ impl Metrics {
         let ack_seconds = Family::<KindLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
         });
+        let largest: Family<KindLabel, Gauge<u64, AtomicU64>> = Family::default();
         let by_kind = Kind::ALL.map(|kind| {
             let counter = |family: &Family<KindLabel, Counter>| family.get_or_create_owned(&kind.into());
             KindMetrics {
                 responses: counter(&responses),
                 response_bytes: counter(&response_bytes),
+                largest: largest.get_or_create_owned(&kind.into()),
                 acks: counter(&acks),
                 nacks: counter(&nacks),
                 strikes: counter(&strikes),
@@ -75,6 +83,7 @@ impl Metrics {
         r.register("connections", "HTTP/2 connections open", metrics.connections.clone());
         r.register("responses", "xDS responses sent", responses);
         r.register_with_unit("response", "Bytes of xDS responses sent", Unit::Bytes, response_bytes);
+        r.register_with_unit("largest_response", "Size of the largest xDS response", Unit::Bytes, largest);
         r.register("acks", "xDS responses acknowledged", acks);
         r.register("nacks", "xDS responses refused by a client", nacks);
         r.register("strikes", "xDS streams that a client ended right after a response", strikes);
@@ -91,6 +100,19 @@ impl Metrics {
             Kind::Listener => listeners,
             Kind::Route => routes,
         }
+    }
+}
+
+impl KindMetrics {
+    /// Counts a response. True if it comes nearer to [`USUAL_LIMIT`] than any before it, or goes further beyond, by a
+    /// tenth of it: from eight tenths on.
+    pub(super) fn sent(&self, bytes: usize) -> bool {
+        let bytes = bytes as u64;
+        self.responses.inc();
+        self.response_bytes.inc_by(bytes);
+        let before = self.largest.inner().fetch_max(bytes, Ordering::Relaxed);
+        let tenths = |bytes: u64| bytes.saturating_mul(10) / USUAL_LIMIT;
+        tenths(bytes) > tenths(before).max(7)
     }
 }
 
@@ -123,5 +145,22 @@ impl Collector for Lag {
         let help = "Streams whose client has refused something and acknowledged nothing of that name since";
         let gauge = ConstGauge::new(refusing);
         gauge.encode(encoder.encode_descriptor("xds_refusing_streams", help, None, gauge.metric_type())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_that_comes_near_what_clients_accept_is_told_of_once_for_each_tenth() {
+        let metrics = Metrics::register(&mut Registry::default());
+        let near = |percent: u64| {
+            let bytes = usize::try_from(USUAL_LIMIT * percent / 100 + 1).unwrap();
+            metrics.of(Kind::Cluster).sent(bytes)
+        };
+        let told = [10, 79, 80, 80, 89, 50, 90, 115, 101, 120].map(near);
+        assert_eq!(told, [false, false, true, false, false, false, true, true, false, true]);
+        assert!(metrics.of(Kind::Endpoints).sent(usize::MAX), "each type for itself");
     }
 }
