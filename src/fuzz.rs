@@ -16,7 +16,7 @@ use crate::probe::completion::Completion;
 use crate::probe::sse::{Item, SseDecoder};
 use crate::snapshot::{Door, Kind, Rendering, ResourceSet, Snapshot};
 use crate::testing::world::{Pool, World, Worlds};
-use crate::xds::stream::{DeltaStream, Response, SotwStream};
+use crate::xds::stream::{DeltaStream, Protocol, Response, SotwStream};
 use crate::xds::wire::{DeltaRequest, Frames, SotwRequest, put};
 
 /// Far more than the worlds below can call for after one request.

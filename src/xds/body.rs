@@ -4,7 +4,7 @@
 //! next response against the newest snapshot, and yields its frames. So there is no task, no channel and no queue per
 //! client, and a slow client gets the newest state, not the ones between.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,12 +22,12 @@ use super::clients::Clients;
 use super::metrics::{Metrics, USUAL_LIMIT};
 use super::probation::{Probation, Record};
 use super::requests::{Requests, Room};
-use super::stream::{DeltaStream, Refusal, Response, SotwStream, Suspect, Verdict};
+use super::stream::{Protocol, Response, Verdict};
 use super::strikes::{HeldBack, REACTION};
-use super::wire::{self, DeltaRequest, Frames, NodeHead, Piece, SotwRequest};
+use super::wire::{self, Frames, NodeHead, Piece};
 use crate::clock::Clock;
 use crate::model::{ClientId, MonoTime};
-use crate::snapshot::{Kind, Rendering, Resource, ResourceSet, Snapshot};
+use crate::snapshot::{Kind, Rendering, Snapshot};
 
 /// Requests read in a row before the body looks for something to send. A client that floods us only delays itself.
 const REQUESTS_PER_POLL: usize = 64;
@@ -40,129 +40,6 @@ const TOGETHER: usize = 8 * 1024;
 
 /// Longest node id and agent kept, in bytes.
 const MAX_NAME_BYTES: usize = 256;
-
-/// A protocol variant: what the body needs of [`SotwStream`] and [`DeltaStream`].
-pub(super) trait Protocol: Unpin + Send + 'static {
-    type Request: Message + Default + Send + 'static;
-    fn node(request: &mut Self::Request) -> Bytes;
-    fn on_request(&mut self, request: &Self::Request) -> Result<Verdict, Refusal>;
-    fn next(&mut self, snapshot: &Snapshot) -> Option<Response>;
-    fn nonce(request: &Self::Request) -> &str;
-    fn render(&mut self, rendering: Rendering);
-    fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet;
-    /// True if the request may change for which clusters the client asks the endpoints.
-    fn changes_endpoints(request: &Self::Request) -> bool;
-    fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>>;
-    fn has_settled(&self, name: &str, resource: &Resource) -> bool;
-    fn suspect(&self, nonce: &str) -> Option<Suspect>;
-    fn hold_back(&mut self, suspect: &Suspect);
-    fn try_again(&mut self, suspect: &Suspect);
-}
-
-impl Protocol for SotwStream {
-    type Request = SotwRequest;
-
-    fn node(request: &mut SotwRequest) -> Bytes {
-        std::mem::take(&mut request.node)
-    }
-
-    fn on_request(&mut self, request: &SotwRequest) -> Result<Verdict, Refusal> {
-        Self::on_request(self, request)
-    }
-
-    fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
-        Self::next(self, snapshot)
-    }
-
-    fn nonce(request: &SotwRequest) -> &str {
-        &request.response_nonce
-    }
-
-    fn changes_endpoints(request: &SotwRequest) -> bool {
-        request.type_url == Kind::Endpoints.type_url()
-    }
-
-    fn render(&mut self, rendering: Rendering) {
-        Self::render(self, rendering);
-    }
-
-    fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet {
-        Self::set_of(self, kind, snapshot)
-    }
-
-    fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
-        Self::endpoints_asked_for(self)
-    }
-
-    fn has_settled(&self, name: &str, resource: &Resource) -> bool {
-        Self::has_settled(self, name, resource)
-    }
-
-    fn suspect(&self, nonce: &str) -> Option<Suspect> {
-        Self::suspect(self, nonce)
-    }
-
-    fn hold_back(&mut self, suspect: &Suspect) {
-        Self::hold_back(self, suspect);
-    }
-
-    fn try_again(&mut self, suspect: &Suspect) {
-        Self::try_again(self, suspect);
-    }
-}
-
-impl Protocol for DeltaStream {
-    type Request = DeltaRequest;
-
-    fn node(request: &mut DeltaRequest) -> Bytes {
-        std::mem::take(&mut request.node)
-    }
-
-    fn on_request(&mut self, request: &DeltaRequest) -> Result<Verdict, Refusal> {
-        Self::on_request(self, request)
-    }
-
-    fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
-        Self::next(self, snapshot)
-    }
-
-    fn nonce(request: &DeltaRequest) -> &str {
-        &request.response_nonce
-    }
-
-    fn changes_endpoints(request: &DeltaRequest) -> bool {
-        let names = [&request.resource_names_subscribe, &request.resource_names_unsubscribe];
-        names.iter().any(|names| !names.is_empty()) && request.type_url == Kind::Endpoints.type_url()
-    }
-
-    fn render(&mut self, rendering: Rendering) {
-        Self::render(self, rendering);
-    }
-
-    fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet {
-        Self::set_of(self, kind, snapshot)
-    }
-
-    fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
-        Self::endpoints_asked_for(self)
-    }
-
-    fn has_settled(&self, name: &str, resource: &Resource) -> bool {
-        Self::has_settled(self, name, resource)
-    }
-
-    fn suspect(&self, nonce: &str) -> Option<Suspect> {
-        Self::suspect(self, nonce)
-    }
-
-    fn hold_back(&mut self, suspect: &Suspect) {
-        Self::hold_back(self, suspect);
-    }
-
-    fn try_again(&mut self, suspect: &Suspect) {
-        Self::try_again(self, suspect);
-    }
-}
 
 /// What every stream shares.
 #[derive(Debug, Clone)]

@@ -18,9 +18,9 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::body::{Protocol, Shared, XdsBody};
+use super::body::{Shared, XdsBody};
 use super::requests::{MAX_REQUEST_BYTES, Requests};
-use super::stream::{DeltaStream, SotwStream};
+use super::stream::{DeltaStream, Protocol, SotwStream};
 use super::wire::Piece;
 use crate::snapshot::{Door, Snapshot};
 

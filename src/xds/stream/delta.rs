@@ -5,9 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::parked::Parked;
 use super::subscription::{Subscription, check};
-use super::{Nonces, Refusal, Response, Suspect, Verdict, nack_text};
+use super::{Nonces, Protocol, Refusal, Response, Suspect, Verdict, nack_text};
 use crate::model::ContentHash;
 use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::DeltaRequest;
@@ -68,20 +70,88 @@ pub struct DeltaStream {
     nonces: Nonces,
 }
 
+impl Protocol for DeltaStream {
+    type Request = DeltaRequest;
+
+    fn node(request: &mut DeltaRequest) -> Bytes {
+        std::mem::take(&mut request.node)
+    }
+
+    fn nonce(request: &DeltaRequest) -> &str {
+        &request.response_nonce
+    }
+
+    fn changes_endpoints(request: &DeltaRequest) -> bool {
+        let names = [&request.resource_names_subscribe, &request.resource_names_unsubscribe];
+        names.iter().any(|names| !names.is_empty()) && request.type_url == Kind::Endpoints.type_url()
+    }
+
+    fn render(&mut self, rendering: Rendering) {
+        self.rendering = rendering;
+    }
+
+    fn on_request(&mut self, request: &DeltaRequest) -> Result<Verdict, Refusal> {
+        let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.door.kinds().contains(kind));
+        let Some(kind) = kind else { return Ok(Verdict::None) };
+        let state = self.state(kind);
+        let verdict = state.settle(kind, request);
+        state.subscribe(kind, request)?;
+        if kind == Kind::Cluster {
+            self.forget_given_up();
+        }
+        Ok(verdict)
+    }
+
+    fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
+        let kinds = self.door.kinds();
+        kinds.iter().find_map(|kind| self.updates(*kind, snapshot)).or_else(|| {
+            let order = [Kind::Listener, Kind::Route, Kind::Endpoints, Kind::Cluster];
+            order
+                .into_iter()
+                .filter(|kind| kinds.contains(kind))
+                .find_map(|kind| self.removals(kind, snapshot))
+        })
+    }
+
+    fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet {
+        snapshot.set_for(self.door, self.rendering, kind)
+    }
+
+    fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
+        let [_, endpoints, ..] = &self.types;
+        &endpoints.subscription.names
+    }
+
+    fn has_settled(&self, name: &str, resource: &Resource) -> bool {
+        let [_, state, ..] = &self.types;
+        matches!(state.held.get(name), Some(Held::Version(v)) if *v == resource.version)
+            && !state.busy.contains(name)
+    }
+
+    fn suspect(&self, nonce: &str) -> Option<Suspect> {
+        let of = |(kind, state): (Kind, &TypeState)| {
+            let sent = state.in_flight.iter().find(|sent| sent.nonce == nonce)?;
+            let resource = sent.resources.first()?; // one resource per message
+            Some(Suspect { kind, name: resource.name.clone(), version: resource.version.clone() })
+        };
+        Kind::ALL.into_iter().zip(&self.types).find_map(of)
+    }
+
+    fn hold_back(&mut self, Suspect { kind, name, version }: &Suspect) {
+        self.state(*kind).parked.insert(name.clone(), version.clone());
+    }
+
+    fn try_again(&mut self, Suspect { kind, name, version }: &Suspect) {
+        let state = self.state(*kind);
+        state.parked.remove(name, version);
+        state.open.insert(name.clone());
+    }
+}
+
 impl DeltaStream {
     /// A stream that came in by `door`.
     pub fn new(door: Door) -> Self {
         Self { door, rendering: Rendering::default(), types: Default::default(), nonces: Nonces::default() }
-    }
-
-    /// The client is of this kind: said once, before its first request.
-    pub fn render(&mut self, rendering: Rendering) {
-        self.rendering = rendering;
-    }
-
-    /// The resources of `kind` that this client is given.
-    pub fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet {
-        snapshot.set_for(self.door, self.rendering, kind)
     }
 
     fn state(&mut self, kind: Kind) -> &mut TypeState {
@@ -92,19 +162,6 @@ impl DeltaStream {
             Kind::Listener => listeners,
             Kind::Route => routes,
         }
-    }
-
-    /// Takes a request. A type that is not served is ignored: Envoys ask for more than they need.
-    pub fn on_request(&mut self, request: &DeltaRequest) -> Result<Verdict, Refusal> {
-        let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.door.kinds().contains(kind));
-        let Some(kind) = kind else { return Ok(Verdict::None) };
-        let state = self.state(kind);
-        let verdict = state.settle(kind, request);
-        state.subscribe(kind, request)?;
-        if kind == Kind::Cluster {
-            self.forget_given_up();
-        }
-        Ok(verdict)
     }
 
     /// Endpoints do not wait for a cluster that the client no longer asks for.
@@ -118,53 +175,6 @@ impl DeltaStream {
             }
             waits
         });
-    }
-
-    /// The clusters whose endpoints the client asks for by name.
-    pub fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
-        let [_, endpoints, ..] = &self.types;
-        &endpoints.subscription.names
-    }
-
-    /// True if the client has acknowledged the endpoints of cluster `name` as `resource` says them.
-    pub fn has_settled(&self, name: &str, resource: &Resource) -> bool {
-        let [_, state, ..] = &self.types;
-        matches!(state.held.get(name), Some(Held::Version(v)) if *v == resource.version)
-            && !state.busy.contains(name)
-    }
-
-    /// What the response of `nonce` would be blamed for, if it has no answer yet.
-    pub fn suspect(&self, nonce: &str) -> Option<Suspect> {
-        let of = |(kind, state): (Kind, &TypeState)| {
-            let sent = state.in_flight.iter().find(|sent| sent.nonce == nonce)?;
-            let resource = sent.resources.first()?; // one resource per message
-            Some(Suspect { kind, name: resource.name.clone(), version: resource.version.clone() })
-        };
-        Kind::ALL.into_iter().zip(&self.types).find_map(of)
-    }
-
-    /// This version is not sent until [`Self::try_again`].
-    pub fn hold_back(&mut self, Suspect { kind, name, version }: &Suspect) {
-        self.state(*kind).parked.insert(name.clone(), version.clone());
-    }
-
-    /// It may be sent again.
-    pub fn try_again(&mut self, Suspect { kind, name, version }: &Suspect) {
-        let state = self.state(*kind);
-        state.parked.remove(name, version);
-        state.open.insert(name.clone());
-    }
-
-    /// The next response that `snapshot` calls for, if any.
-    pub fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
-        let kinds = self.door.kinds();
-        kinds.iter().find_map(|kind| self.updates(*kind, snapshot)).or_else(|| {
-            let order = [Kind::Listener, Kind::Route, Kind::Endpoints, Kind::Cluster];
-            order
-                .into_iter()
-                .filter(|kind| kinds.contains(kind))
-                .find_map(|kind| self.removals(kind, snapshot))
-        })
     }
 
     /// A name of which a look at everything would find something to say, and [`Self::next`] would not. There is none.

@@ -15,12 +15,61 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 pub use delta::DeltaStream;
+use prost::Message;
 pub use sotw::SotwStream;
 
-use crate::snapshot::{Kind, Resource};
+use crate::snapshot::{Kind, Rendering, Resource, ResourceSet, Snapshot};
+
+/// A protocol variant, as the state of one stream.
+pub trait Protocol: Unpin + Send + 'static {
+    /// What its clients say.
+    type Request: Message + Default + Send + 'static;
+
+    /// Takes the encoded node out of a request; empty if there is none.
+    fn node(request: &mut Self::Request) -> Bytes;
+
+    /// The nonce of the response that a request answers; empty if it answers none.
+    fn nonce(request: &Self::Request) -> &str;
+
+    /// True if the request may change for which clusters the client asks the endpoints.
+    fn changes_endpoints(request: &Self::Request) -> bool;
+
+    /// The client is of this kind: said once, before its first request.
+    fn render(&mut self, rendering: Rendering);
+
+    /// Takes a request. A type that is not served is ignored: Envoys ask for more than they need.
+    ///
+    /// # Errors
+    ///
+    /// If the stream cannot go on.
+    fn on_request(&mut self, request: &Self::Request) -> Result<Verdict, Refusal>;
+
+    /// The next response that `snapshot` calls for, if any.
+    fn next(&mut self, snapshot: &Snapshot) -> Option<Response>;
+
+    /// The resources of `kind` that this client is given.
+    fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet;
+
+    /// The clusters whose endpoints the client asks for by name.
+    fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>>;
+
+    /// True if the client has acknowledged the endpoints of cluster `name` as `resource` says them.
+    fn has_settled(&self, name: &str, resource: &Resource) -> bool;
+
+    /// What the response of `nonce` would be blamed for, if it has no answer yet.
+    fn suspect(&self, nonce: &str) -> Option<Suspect>;
+
+    /// This version is not sent until [`Self::try_again`].
+    fn hold_back(&mut self, suspect: &Suspect);
+
+    /// It may be sent again.
+    fn try_again(&mut self, suspect: &Suspect);
+}
 
 /// A response to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]

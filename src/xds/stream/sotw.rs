@@ -6,9 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::parked::Parked;
 use super::subscription::Subscription;
-use super::{Nonces, Refusal, Response, Suspect, Verdict, WHOLE_SET, nack_text};
+use super::{Nonces, Protocol, Refusal, Response, Suspect, Verdict, WHOLE_SET, nack_text};
 use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::SotwRequest;
 
@@ -60,40 +62,26 @@ pub struct SotwStream {
     gone: BTreeSet<Arc<str>>,
 }
 
-impl SotwStream {
-    /// A stream that came in by `door`.
-    pub fn new(door: Door) -> Self {
-        Self {
-            door,
-            rendering: Rendering::default(),
-            types: Default::default(),
-            nonces: Nonces::default(),
-            gone: BTreeSet::new(),
-        }
+impl Protocol for SotwStream {
+    type Request = SotwRequest;
+
+    fn node(request: &mut SotwRequest) -> Bytes {
+        std::mem::take(&mut request.node)
     }
 
-    /// The client is of this kind: said once, before its first request.
-    pub fn render(&mut self, rendering: Rendering) {
+    fn nonce(request: &SotwRequest) -> &str {
+        &request.response_nonce
+    }
+
+    fn changes_endpoints(request: &SotwRequest) -> bool {
+        request.type_url == Kind::Endpoints.type_url()
+    }
+
+    fn render(&mut self, rendering: Rendering) {
         self.rendering = rendering;
     }
 
-    /// The resources of `kind` that this client is given.
-    pub fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet {
-        snapshot.set_for(self.door, self.rendering, kind)
-    }
-
-    fn state(&mut self, kind: Kind) -> &mut TypeState {
-        let [clusters, endpoints, listeners, routes] = &mut self.types;
-        match kind {
-            Kind::Cluster => clusters,
-            Kind::Endpoints => endpoints,
-            Kind::Listener => listeners,
-            Kind::Route => routes,
-        }
-    }
-
-    /// Takes a request. A type that is not served is ignored.
-    pub fn on_request(&mut self, request: &SotwRequest) -> Result<Verdict, Refusal> {
+    fn on_request(&mut self, request: &SotwRequest) -> Result<Verdict, Refusal> {
         let kind = Kind::from_type_url(&request.type_url).filter(|kind| self.door.kinds().contains(kind));
         let Some(kind) = kind else { return Ok(Verdict::None) };
         let verdict = self.state(kind).on_request(kind, request)?;
@@ -103,31 +91,34 @@ impl SotwStream {
         Ok(verdict)
     }
 
-    /// Endpoints do not wait for a cluster that the client no longer asks for.
-    fn forget_given_up(&mut self) {
-        let [clusters, endpoints, ..] = &mut self.types;
-        let before = self.gone.len();
-        self.gone.retain(|name| clusters.subscription.wants(name));
-        if self.gone.len() < before {
-            endpoints.quiet_for = None;
+    fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
+        let kinds = self.door.kinds();
+        if let Some(response) = kinds.iter().find_map(|kind| self.next_of(*kind, snapshot, false)) {
+            return Some(response);
         }
+        let referring = [Kind::Listener, Kind::Route];
+        if referring.iter().any(|kind| self.state(*kind).in_flight.is_some()) {
+            return None;
+        }
+        kinds.contains(&Kind::Cluster).then(|| self.next_of(Kind::Cluster, snapshot, true)).flatten()
     }
 
-    /// The clusters whose endpoints the client asks for by name.
-    pub fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
+    fn set_of<'a>(&self, kind: Kind, snapshot: &'a Snapshot) -> &'a ResourceSet {
+        snapshot.set_for(self.door, self.rendering, kind)
+    }
+
+    fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
         let [_, endpoints, ..] = &self.types;
         &endpoints.subscription.names
     }
 
-    /// True if the client has acknowledged the endpoints of cluster `name` as `resource` says them.
-    pub fn has_settled(&self, name: &str, resource: &Resource) -> bool {
+    fn has_settled(&self, name: &str, resource: &Resource) -> bool {
         let [_, state, ..] = &self.types;
         state.held.get(name).is_some_and(|held| held.version == resource.version)
             && !state.under_way().any(|sent| sent.resources.iter().any(|r| &*r.name == name))
     }
 
-    /// What the response of `nonce` would be blamed for, if it has no answer yet.
-    pub fn suspect(&self, nonce: &str) -> Option<Suspect> {
+    fn suspect(&self, nonce: &str) -> Option<Suspect> {
         let of = |(kind, state): (Kind, &TypeState)| {
             let sent = state.under_way().find(|sent| sent.nonce == nonce)?;
             if kind.has_wildcard() {
@@ -140,29 +131,47 @@ impl SotwStream {
         Kind::ALL.into_iter().zip(&self.types).find_map(of)
     }
 
-    /// This version is not sent until [`Self::try_again`].
-    pub fn hold_back(&mut self, Suspect { kind, name, version }: &Suspect) {
+    fn hold_back(&mut self, Suspect { kind, name, version }: &Suspect) {
         self.state(*kind).parked.insert(name.clone(), version.clone());
     }
 
-    /// It may be sent again.
-    pub fn try_again(&mut self, Suspect { kind, name, version }: &Suspect) {
+    fn try_again(&mut self, Suspect { kind, name, version }: &Suspect) {
         let state = self.state(*kind);
         state.parked.remove(name, version);
         state.quiet_for = None;
     }
+}
 
-    /// The next response that `snapshot` calls for, if any.
-    pub fn next(&mut self, snapshot: &Snapshot) -> Option<Response> {
-        let kinds = self.door.kinds();
-        if let Some(response) = kinds.iter().find_map(|kind| self.next_of(*kind, snapshot, false)) {
-            return Some(response);
+impl SotwStream {
+    /// A stream that came in by `door`.
+    pub fn new(door: Door) -> Self {
+        Self {
+            door,
+            rendering: Rendering::default(),
+            types: Default::default(),
+            nonces: Nonces::default(),
+            gone: BTreeSet::new(),
         }
-        let referring = [Kind::Listener, Kind::Route];
-        if referring.iter().any(|kind| self.state(*kind).in_flight.is_some()) {
-            return None;
+    }
+
+    fn state(&mut self, kind: Kind) -> &mut TypeState {
+        let [clusters, endpoints, listeners, routes] = &mut self.types;
+        match kind {
+            Kind::Cluster => clusters,
+            Kind::Endpoints => endpoints,
+            Kind::Listener => listeners,
+            Kind::Route => routes,
         }
-        kinds.contains(&Kind::Cluster).then(|| self.next_of(Kind::Cluster, snapshot, true)).flatten()
+    }
+
+    /// Endpoints do not wait for a cluster that the client no longer asks for.
+    fn forget_given_up(&mut self) {
+        let [clusters, endpoints, ..] = &mut self.types;
+        let before = self.gone.len();
+        self.gone.retain(|name| clusters.subscription.wants(name));
+        if self.gone.len() < before {
+            endpoints.quiet_for = None;
+        }
     }
 
     /// `exact` leaves removed clusters out; otherwise they linger until nothing can refer to them.

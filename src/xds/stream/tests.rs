@@ -4,7 +4,7 @@ mod envoy;
 mod model;
 mod outage;
 
-use super::{DeltaStream, Response, SotwStream, Verdict};
+use super::{DeltaStream, Protocol, Response, SotwStream, Verdict};
 use crate::model::Serve;
 use crate::snapshot::{Door, Kind, Snapshot};
 use crate::testing::world::{Pool, World, Worlds};

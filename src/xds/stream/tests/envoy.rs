@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::super::{DeltaStream, SotwStream};
+use super::super::{DeltaStream, Protocol, SotwStream};
 use crate::model::Serve;
 use crate::pb::envoy::config::core::v3::HealthStatus;
 use crate::pb::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};

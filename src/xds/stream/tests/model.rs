@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::{DeltaStream, SotwStream};
+use super::super::{DeltaStream, Protocol, SotwStream};
 use super::{refusal, up, world};
 use crate::model::Serve;
 use crate::snapshot::{Door, Kind, Rendering, Snapshot};

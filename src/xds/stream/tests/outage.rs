@@ -7,7 +7,7 @@ use super::{delta, names, refusal, settled_delta, settled_sotw, sotw, up, world}
 use crate::model::Serve;
 use crate::snapshot::{Door, Kind, Snapshot};
 use crate::testing::world::{Pool, World, Worlds};
-use crate::xds::stream::{DeltaStream, SotwStream, Verdict};
+use crate::xds::stream::{DeltaStream, Protocol, SotwStream, Verdict};
 use crate::xds::wire::{DeltaRequest, SotwRequest};
 
 /// Two instances in `c`, of which the first drains; those of `d` go to and fro, which is nothing to `c`.

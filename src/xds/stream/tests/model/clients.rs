@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::super::{DeltaStream, Response, SotwStream};
+use super::super::super::{DeltaStream, Protocol, Response, SotwStream};
 use super::super::{delta, refusal, sotw};
 use super::holding::{Holding, Names};
 use crate::snapshot::{Door, Kind, Snapshot};
