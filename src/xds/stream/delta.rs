@@ -21,8 +21,20 @@ const KEPT: usize = 2;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Held {
     Version(Arc<str>),
+    /// It has refused another one; it had this one before, if any.
+    Refused(Option<Arc<str>>),
     /// It has been told that there is none.
     Nothing,
+}
+
+impl Held {
+    fn version(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Version(version) => Some(version),
+            Self::Refused(before) => before.as_ref(),
+            Self::Nothing => None,
+        }
+    }
 }
 
 /// A response that has not been acknowledged.
@@ -31,6 +43,8 @@ struct Sent {
     nonce: String,
     resources: Vec<Arc<Resource>>,
     removed: Vec<Arc<str>>,
+    /// The version that the client had of its resource before.
+    before: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
@@ -269,8 +283,10 @@ impl DeltaStream {
         let nonce = self.nonces.next();
         let state = self.state(kind);
         state.owes_answer = false;
+        let mut before = None;
         for resource in &resources {
-            state.held.insert(resource.name.clone(), Held::Version(resource.version.clone()));
+            let held = Held::Version(resource.version.clone());
+            before = state.held.insert(resource.name.clone(), held).and_then(|held| held.version().cloned());
             state.busy.insert(resource.name.clone());
             state.claimed.remove(&resource.name);
         }
@@ -284,7 +300,8 @@ impl DeltaStream {
             }
             state.busy.insert(name.clone());
         }
-        let sent = Sent { nonce: nonce.clone(), resources: resources.clone(), removed: removed.clone() };
+        let sent =
+            Sent { nonce: nonce.clone(), resources: resources.clone(), removed: removed.clone(), before };
         state.in_flight.push_back(sent);
         Response { kind, delta: true, nonce, version: set.version().clone(), resources, removed }
     }
@@ -311,8 +328,7 @@ impl TypeState {
             return Verdict::Acked(kind, sent.resources);
         };
         for resource in &sent.resources {
-            // What the client holds now is unknown: Envoy may have taken a part of the message.
-            self.held.remove(&resource.name);
+            self.held.insert(resource.name.clone(), Held::Refused(sent.before.clone()));
             self.parked.insert(resource.name.clone(), resource.version.clone());
         }
         Verdict::Nacked(kind, sent.resources, nack_text(&error.message))
@@ -423,7 +439,7 @@ impl TypeState {
         match self.held.get(name) {
             _ if set.withheld.contains(name) => Need::Nothing,
             Some(Held::Nothing) => Need::Nothing,
-            Some(Held::Version(_)) => Need::Removal,
+            Some(Held::Version(_) | Held::Refused(_)) => Need::Removal,
             None if self.subscription.names.contains(name) => Need::Removal,
             None => Need::Nothing,
         }

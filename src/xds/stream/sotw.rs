@@ -164,11 +164,11 @@ impl SotwStream {
         }
     }
 
-    /// Endpoints do not wait for a cluster that the client no longer asks for.
+    /// Endpoints do not wait for a cluster that the client no longer asks for, or that it has refused to give up.
     fn forget_given_up(&mut self) {
         let [clusters, endpoints, ..] = &mut self.types;
         let before = self.gone.len();
-        self.gone.retain(|name| clusters.subscription.wants(name));
+        self.gone.retain(|name| clusters.subscription.wants(name) && !clusters.held.contains_key(name));
         if self.gone.len() < before {
             endpoints.quiet_for = None;
         }

@@ -503,3 +503,32 @@ fn what_is_held_back_is_not_sent_until_it_may_be_tried_again_or_is_another() {
     assert_eq!(told(&mut || delta_stream.next(&two)), [Kind::Cluster], "another version");
     assert_eq!(told(&mut || sotw_stream.next(&two)), [Kind::Cluster], "another list");
 }
+
+#[test]
+fn what_a_client_refused_to_change_is_taken_from_it_when_it_goes() {
+    let mut worlds = Worlds::default();
+    let one = worlds.publish(&world(&[("c", up(1))]));
+    let mut stream = DeltaStream::new(Door::Aggregated);
+    stream.on_request(&delta(Kind::Cluster, &[], "")).unwrap();
+    let first = stream.next(&one).unwrap();
+    stream.on_request(&delta(Kind::Cluster, &[], &first.nonce)).unwrap();
+    let other = stream.next(&worlds.publish(&world(&[("c", up(2))]))).unwrap();
+    let nack = DeltaRequest { error_detail: refusal(), ..delta(Kind::Cluster, &[], &other.nonce) };
+    stream.on_request(&nack).unwrap();
+    let removal = stream.next(&worlds.publish(&world(&[]))).unwrap();
+    assert_eq!(removal.removed, ["c".into()], "it has the first one still");
+}
+
+#[test]
+fn endpoints_do_not_wait_for_a_cluster_that_a_client_refused_to_give_up() {
+    let mut worlds = Worlds::default();
+    let one = worlds.publish(&world(&[("c", up(1))]));
+    let (mut stream, ..) = settled_sotw(&one);
+    let without = stream.next(&worlds.publish(&world(&[]))).unwrap();
+    assert_eq!((without.kind, without.resources.len()), (Kind::Cluster, 0));
+    let nack = SotwRequest { error_detail: refusal(), ..sotw(Kind::Cluster, &[], &without.nonce) };
+    stream.on_request(&nack).unwrap();
+    let back = worlds.publish(&world(&[("c", Pool::Decided(vec![Serve::Draining]))]));
+    let next = stream.next(&back).unwrap();
+    assert_eq!((next.kind, names(&next)), (Kind::Endpoints, vec!["c"]), "the cluster is as it was");
+}

@@ -4,6 +4,7 @@ mod clients;
 mod holding;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -101,8 +102,8 @@ fn converges<C: Client>((rendering, chooses): (Rendering, bool), ops: Vec<Op>) {
     }
     // A SotW client that came with a version waits for its first list until something can be said of every cluster.
     let must_wait = client.holding().named_version && truth.values().any(|(pool, _)| *pool == Pool::Unlisted);
-    if !refused && !must_wait {
-        settles(&mut client, &snapshot);
+    if !must_wait {
+        settles(&mut client, &snapshot, refused);
     }
     for (pool, _) in truth.values_mut().filter(|(pool, _)| *pool == Pool::Unlisted) {
         *pool = Pool::Undecided;
@@ -110,7 +111,7 @@ fn converges<C: Client>((rendering, chooses): (Rendering, bool), ops: Vec<Op>) {
     snapshot = worlds.publish(&truth);
     // A new stream forgets refusals: then nothing stands between the client and the truth.
     client.connect();
-    settles(&mut client, &snapshot);
+    settles(&mut client, &snapshot, false);
 }
 
 fn choose(client: &mut impl Client, kind: Kind, change: impl FnOnce(&mut holding::Names) -> bool) {
@@ -120,7 +121,8 @@ fn choose(client: &mut impl Client, kind: Kind, change: impl FnOnce(&mut holding
     }
 }
 
-fn settles<C: Client>(client: &mut C, snapshot: &Snapshot) {
+/// One that has refused something ends without what is not there, if there is a word for that.
+fn settles<C: Client>(client: &mut C, snapshot: &Snapshot, refused: bool) {
     for round in 0.. {
         assert!(round < ROUNDS, "no end of responses");
         let delivered = client.deliver(snapshot);
@@ -143,7 +145,14 @@ fn settles<C: Client>(client: &mut C, snapshot: &Snapshot) {
         let mut there: holding::Versions =
             set.resources.iter().map(|(name, r)| (name.clone(), r.version.clone())).collect();
         there.retain(|name, _| !set.provisional.contains(name) && (!by_name || wanted.contains(name)));
-        assert_eq!(held, there, "{kind:?}");
+        if refused {
+            let kept = |name: &Arc<str>| holding.kept.contains(&(kind, name.clone()));
+            let left = held.keys().filter(|name| C::DELTA && !there.contains_key(*name) && !kept(name));
+            let left: Vec<_> = left.collect();
+            assert!(left.is_empty(), "{kind:?}: {left:?} are still there");
+        } else {
+            assert_eq!(held, there, "{kind:?}");
+        }
     }
 }
 

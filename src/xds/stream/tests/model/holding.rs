@@ -33,6 +33,8 @@ pub(super) struct Holding {
     pub(super) owed: BTreeSet<Kind>,
     /// (kind, name, version) it has refused.
     refused: BTreeSet<(Kind, Arc<str>, Arc<str>)>,
+    /// What it has refused to give up.
+    pub(super) kept: BTreeSet<(Kind, Arc<str>)>,
     /// What it was told last on this stream and has not refused, or claimed when it came.
     told: BTreeMap<Kind, Versions>,
     /// The same, as it was before each response.
@@ -56,6 +58,7 @@ impl Holding {
         self.overtaken.clear();
         self.owed.clear();
         self.refused.clear();
+        self.kept.clear();
         self.told.clear();
         self.told_before.clear();
         self.fresh.clear();
@@ -194,6 +197,7 @@ impl Holding {
         if refuse {
             let versions = response.resources.iter().map(|r| (kind, r.name.clone(), r.version.clone()));
             self.refused.extend(versions);
+            self.kept.extend(response.removed.iter().map(|name| (kind, name.clone())));
             self.loose = true;
             let before = self.told_before.remove(&response.nonce).unwrap_or_default();
             if !response.delta && kind.has_wildcard() {
