@@ -19,6 +19,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 
 use super::clients::Clients;
+use super::machine::Machine;
 use super::metrics::{Metrics, USUAL_LIMIT};
 use super::probation::{Probation, Record};
 use super::requests::{Requests, Room};
@@ -66,7 +67,7 @@ impl Drop for Registration {
 }
 
 pub(super) struct XdsBody<P: Protocol> {
-    protocol: P,
+    machine: Machine<P>,
     requests: Requests<P::Request>,
     snapshots: WatchStream<Option<Arc<Snapshot>>>,
     /// The connection is to end, and its streams with it.
@@ -94,10 +95,11 @@ impl<P: Protocol> XdsBody<P> {
         method: &'static str,
         shared: Shared,
     ) -> Self {
-        let id = shared.clients.open(method, shared.clock.now());
+        let machine = Machine::new(protocol);
+        let id = shared.clients.open(method, shared.clock.now(), machine.inspect());
         shared.metrics.streams.inc();
         Self {
-            protocol,
+            machine,
             requests,
             snapshots,
             leave: Box::pin(leave),
@@ -119,13 +121,14 @@ impl<P: Protocol> XdsBody<P> {
             self.introduce(node);
         }
         let verdict = self
-            .protocol
-            .on_request(&request)
+            .machine
+            .with(|protocol| protocol.on_request(&request))
             .map_err(|refusal| Status::resource_exhausted(refusal.to_string()))?;
         self.account(P::nonce(&request), &verdict, now);
         if P::changes_endpoints(&request) {
             let clients = &self.registration.shared.clients;
-            clients.asks_for(self.registration.id, self.protocol.endpoints_asked_for());
+            let client = self.registration.id;
+            self.machine.with(|protocol| clients.asks_for(client, protocol.endpoints_asked_for()));
         }
         self.bear_witness();
         Ok(())
@@ -140,13 +143,13 @@ impl<P: Protocol> XdsBody<P> {
         let Shared { clients, record, clock, .. } = &self.registration.shared;
         let client = self.registration.id;
         tracing::info!(%client, %node, %agent, "xds stream opened");
-        self.protocol.render(Rendering::of_agent(agent));
+        self.machine.with(|protocol| protocol.render(Rendering::of_agent(agent)));
         self.node = Some(node.clone());
         clients.name(client, names.clone());
         self.probation = Probation::of(record, node, *clock);
         let now = clock.now();
         for held in self.probation.iter().flat_map(|probation| probation.held()) {
-            self.protocol.hold_back(&held.suspect);
+            self.machine.with(|protocol| protocol.hold_back(&held.suspect));
             clients.held_back(client, &held.suspect, &held.to_string(), now);
         }
     }
@@ -156,7 +159,7 @@ impl<P: Protocol> XdsBody<P> {
         let Some(probation) = &mut self.probation else { return };
         let Shared { clients, clock, .. } = &self.registration.shared;
         for HeldBack { suspect, .. } in probation.poll(*clock, cx) {
-            self.protocol.try_again(&suspect);
+            self.machine.with(|protocol| protocol.try_again(&suspect));
             clients.tried_again(self.registration.id, &suspect);
         }
     }
@@ -195,14 +198,20 @@ impl<P: Protocol> XdsBody<P> {
 
     /// Records what the client knows of clusters in which somebody drains.
     fn bear_witness(&self) {
-        let Some(snapshot) = &self.snapshot else { return };
-        let endpoints = self.protocol.set_of(Kind::Endpoints, snapshot);
-        for name in snapshot.witnessed().intersection(self.protocol.endpoints_asked_for()) {
-            let Some(resource) = endpoints.resources.get(name) else { continue };
-            if self.protocol.has_settled(name, resource) {
-                self.registration.shared.clients.settled(self.registration.id, name, resource.generation);
+        let Some(snapshot) = self.snapshot.as_ref().filter(|snapshot| !snapshot.witnessed().is_empty())
+        else {
+            return;
+        };
+        let Registration { id, shared } = &self.registration;
+        self.machine.with(|protocol| {
+            let endpoints = protocol.set_of(Kind::Endpoints, snapshot);
+            for name in snapshot.witnessed().intersection(protocol.endpoints_asked_for()) {
+                let Some(resource) = endpoints.resources.get(name) else { continue };
+                if protocol.has_settled(name, resource) {
+                    shared.clients.settled(*id, name, resource.generation);
+                }
             }
-        }
+        });
     }
 
     fn queue(&mut self, response: &Response) {
@@ -263,7 +272,7 @@ impl<P: Protocol> XdsBody<P> {
     fn poll_response(&mut self) {
         let Some(snapshot) = self.snapshot.take() else { return };
         while self.frames.len() < TOGETHER
-            && let Some(response) = self.protocol.next(&snapshot)
+            && let Some(response) = self.machine.with(|protocol| protocol.next(&snapshot))
         {
             self.queue(&response);
         }
@@ -315,7 +324,10 @@ impl<P: Protocol> XdsBody<P> {
         }
         match self.farewell.take() {
             Some(status) => Poll::Ready(Some(Ok(self.end(&status)))),
-            None => Poll::Pending,
+            None => {
+                self.machine.sleeps(cx);
+                Poll::Pending
+            }
         }
     }
 
@@ -333,7 +345,7 @@ impl<P: Protocol> Drop for XdsBody<P> {
         if self.ended || self.farewell.is_some() || node.is_empty() || now.since(*sent) > REACTION {
             return;
         }
-        let Some(suspect) = self.protocol.suspect(nonce) else { return };
+        let Some(suspect) = self.machine.with(|protocol| protocol.suspect(nonce)) else { return };
         let (name, version) = (suspect.title().to_owned(), suspect.version.clone());
         let strikes = record.strike(node, suspect, now);
         metrics.of(*kind).strikes.inc();

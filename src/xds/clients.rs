@@ -1,15 +1,16 @@
 //! Who is connected, and what each one holds: the one concurrent map. Only copies leave it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use dashmap::DashMap;
 use tokio::sync::{broadcast, watch};
 
-use super::stream::{Suspect, Verdict};
+use super::machine::Inspect;
+use super::stream::{Holding, Suspect, Verdict};
 use crate::model::{ClientEvent, ClientId, ClusterName, MonoTime};
-use crate::snapshot::{Kind, Rendering};
+use crate::snapshot::{Kind, Rendering, Snapshot};
 
 /// Events kept for a spectator that is slow; beyond it loses some and is told how many.
 const SPECTATOR_BACKLOG: usize = 4096;
@@ -34,6 +35,8 @@ pub struct KindStatus {
     pub generation: u64,
     /// Resources that were refused, by name, until one of that name is acknowledged.
     pub refused: BTreeMap<Arc<str>, Rejection>,
+    /// When it acknowledged a response last.
+    pub acked_at: Option<MonoTime>,
     /// Since when the oldest response without an answer waits for one.
     pub waiting_since: Option<MonoTime>,
 }
@@ -89,10 +92,16 @@ pub struct ClientStatus {
     pub settled: BTreeMap<Arc<str>, u64>,
 }
 
+#[derive(Debug)]
+struct Row {
+    status: ClientStatus,
+    stream: Weak<dyn Inspect>,
+}
+
 /// The table of connected streams. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Clients {
-    table: Arc<DashMap<ClientId, ClientStatus>>,
+    table: Arc<DashMap<ClientId, Row>>,
     last_id: Arc<AtomicU64>,
     events: broadcast::Sender<ClientEvent>,
     changes: watch::Sender<()>,
@@ -117,10 +126,25 @@ impl Clients {
 
     /// A copy of the table, by stream.
     pub fn list(&self) -> BTreeMap<ClientId, ClientStatus> {
-        self.table.iter().map(|entry| (*entry.key(), entry.value().clone())).collect()
+        self.table.iter().map(|entry| (*entry.key(), entry.value().status.clone())).collect()
     }
 
-    pub(super) fn open(&self, method: &'static str, now: MonoTime) -> ClientId {
+    /// What a client holds of all that it asks for, beside what there is in `snapshot`; `None` if its stream has ended.
+    pub fn holdings(&self, client: ClientId, snapshot: &Snapshot) -> Option<Vec<Holding>> {
+        Some(self.stream(client)?.holdings(snapshot))
+    }
+
+    /// Where to ask about a stream. No entry of the table is held while it is asked.
+    pub(super) fn stream(&self, client: ClientId) -> Option<Arc<dyn Inspect>> {
+        self.table.get(&client)?.stream.upgrade()
+    }
+
+    /// The streams that are open.
+    pub(super) fn ids(&self) -> Vec<ClientId> {
+        self.table.iter().map(|entry| *entry.key()).collect()
+    }
+
+    pub(super) fn open(&self, method: &'static str, now: MonoTime, stream: Weak<dyn Inspect>) -> ClientId {
         let client = ClientId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1);
         let empty: Arc<str> = Arc::from("");
         let status = ClientStatus {
@@ -134,13 +158,13 @@ impl Clients {
             clusters: BTreeSet::new(),
             settled: BTreeMap::new(),
         };
-        self.table.insert(client, status);
+        self.table.insert(client, Row { status, stream });
         self.changes.send_replace(());
         client
     }
 
     pub(super) fn name(&self, client: ClientId, [node, agent, agent_version]: [Arc<str>; 3]) {
-        if let Some(mut status) = self.table.get_mut(&client) {
+        if let Some(status) = self.table.get_mut(&client).as_mut().map(|row| &mut row.status) {
             status.node = node.clone();
             status.rendering = Rendering::of_agent(&agent);
             status.agent = agent;
@@ -150,22 +174,23 @@ impl Clients {
     }
 
     pub(super) fn asks_for(&self, client: ClientId, clusters: &BTreeSet<Arc<str>>) {
-        let Some(mut status) = self.table.get_mut(&client) else { return };
+        let Some(mut row) = self.table.get_mut(&client) else { return };
+        let status = &mut row.status;
         if status.clusters != *clusters {
             status.clusters.clone_from(clusters);
             status.settled.retain(|name, _| clusters.contains(name));
             if let Some(endpoints) = status.kinds.get_mut(&Kind::Endpoints) {
                 endpoints.refused.retain(|name, _| clusters.contains(name));
             }
-            drop(status);
+            drop(row);
             self.changes.send_replace(());
         }
     }
 
     pub(super) fn settled(&self, client: ClientId, cluster: &Arc<str>, generation: u64) {
-        let Some(mut status) = self.table.get_mut(&client) else { return };
-        if status.settled.insert(cluster.clone(), generation) != Some(generation) {
-            drop(status);
+        let Some(mut row) = self.table.get_mut(&client) else { return };
+        if row.status.settled.insert(cluster.clone(), generation) != Some(generation) {
+            drop(row);
             self.changes.send_replace(());
         }
     }
@@ -189,6 +214,7 @@ impl Clients {
                 let generation = resources.iter().map(|r| r.generation).max().unwrap_or(0);
                 self.update(client, *kind, |status| {
                     status.acks += 1;
+                    status.acked_at = Some(at);
                     status.waiting_since = waiting_since(*kind);
                     status.generation = status.generation.max(generation);
                     for resource in resources {
@@ -242,8 +268,8 @@ impl Clients {
     }
 
     fn update(&self, client: ClientId, kind: Kind, change: impl FnOnce(&mut KindStatus)) {
-        if let Some(mut status) = self.table.get_mut(&client) {
-            change(status.kinds.entry(kind).or_default());
+        if let Some(mut row) = self.table.get_mut(&client) {
+            change(row.status.kinds.entry(kind).or_default());
         }
     }
 

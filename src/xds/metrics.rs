@@ -47,13 +47,14 @@ pub(super) struct KindMetrics {
     pub(super) acks: Counter,
     pub(super) nacks: Counter,
     pub(super) strikes: Counter,
+    pub(super) repairs: Counter,
     pub(super) ack_seconds: Histogram,
 }
 
 impl Metrics {
     /// Makes the metrics and registers them.
     pub fn register(registry: &mut Registry) -> Self {
-        let [responses, response_bytes, acks, nacks, strikes]: [Family<KindLabel, Counter>; 5] =
+        let [responses, response_bytes, acks, nacks, strikes, repairs]: [Family<KindLabel, Counter>; 6] =
             Default::default();
         // 0.25 ms to 8 s: a push is acknowledged in about a millisecond; a warming cluster takes a second.
         let ack_seconds = Family::<KindLabel, Histogram>::new_with_constructor(|| {
@@ -69,6 +70,7 @@ impl Metrics {
                 acks: counter(&acks),
                 nacks: counter(&nacks),
                 strikes: counter(&strikes),
+                repairs: counter(&repairs),
                 ack_seconds: ack_seconds.get_or_create_owned(&kind.into()),
             }
         });
@@ -87,6 +89,7 @@ impl Metrics {
         r.register("acks", "xDS responses acknowledged", acks);
         r.register("nacks", "xDS responses refused by a client", nacks);
         r.register("strikes", "xDS streams that a client ended right after a response", strikes);
+        r.register("repairs", "Resources found missing at a client and sent: faults of tidegate", repairs);
         r.register_with_unit("ack", "From sending a response to its ACK", Unit::Seconds, ack_seconds);
         r.register("snapshots", "Snapshots published", metrics.snapshots.clone());
         metrics

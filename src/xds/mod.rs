@@ -7,11 +7,14 @@
 //!
 //! [`stream`] is the protocol, pure: requests and snapshots in, responses out. `body` polls it from inside the HTTP/2
 //! response, so that a slow client holds back nobody and nothing is queued for it. `server` accepts connections.
-//! `probation` keeps from a node what its streams ended over. A NACKed version is never sent again to the client that refused it; a stream that stops never sends an emptier
+//! `probation` keeps from a node what its streams ended over;
+//! `auditor` compares what every client holds with the truth. A NACKed version is never sent again to the client that refused it; a stream that stops never sends an emptier
 //! world. No peer's bytes can make it panic. Called by `app`.
 
+mod auditor;
 mod body;
 mod clients;
+mod machine;
 mod metrics;
 mod probation;
 mod publisher;

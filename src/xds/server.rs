@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::auditor;
 use super::body::Shared;
 use super::probation::Record;
 use super::requests::Room;
@@ -65,7 +66,10 @@ impl Server {
     pub async fn run(self, listener: TcpListener) {
         let Self { connections, port } = self;
         let (clock, shutdown) = (connections.clock, connections.shutdown.clone());
-        net::accept(listener, port, clock, shutdown, |socket| connections.serve(socket)).await;
+        let Shared { clients, metrics, .. } = connections.shared.clone();
+        let auditor = auditor::run(clients, connections.snapshots.clone(), metrics, shutdown.clone());
+        let accept = net::accept(listener, port, clock, shutdown, |socket| connections.serve(socket));
+        tokio::join!(accept, auditor);
     }
 }
 

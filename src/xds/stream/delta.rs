@@ -2,6 +2,8 @@
 //!
 //! Pure: no I/O.
 
+mod inspection;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use bytes::Bytes;
 
 use super::parked::Parked;
 use super::subscription::{Subscription, check};
-use super::{Nonces, Protocol, Refusal, Response, Suspect, Verdict, nack_text};
+use super::{Finding, Holding, Nonces, Protocol, Refusal, Response, Suspect, Verdict, nack_text};
 use crate::model::ContentHash;
 use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::DeltaRequest;
@@ -160,6 +162,14 @@ impl Protocol for DeltaStream {
         state.parked.remove(name, version);
         state.open.insert(name.clone());
     }
+
+    fn holdings(&self, snapshot: &Snapshot) -> Vec<Holding> {
+        self.all_holdings(snapshot)
+    }
+
+    fn audit(&mut self, snapshot: &Snapshot) -> Vec<Finding> {
+        self.full_look(snapshot)
+    }
 }
 
 impl DeltaStream {
@@ -189,13 +199,6 @@ impl DeltaStream {
             }
             waits
         });
-    }
-
-    /// A name of which a look at everything would find something to say, and [`Self::next`] would not. There is none.
-    #[cfg(test)]
-    pub(super) fn overlooked(&self, snapshot: &Snapshot) -> Option<Arc<str>> {
-        let sets = self.door.kinds().iter().map(|kind| self.set_of(*kind, snapshot));
-        self.types.iter().zip(sets).find_map(|(state, set)| state.overlooked(set))
     }
 
     /// New and changed resources of one type.
@@ -448,14 +451,5 @@ impl TypeState {
     /// True if the client holds something from before, and what there is now rests on nothing better.
     fn is_spared(&self, set: &ResourceSet, name: &str) -> bool {
         set.provisional.contains(name) && self.claimed.contains(name)
-    }
-
-    /// A name that is not open, though something is to be said of it.
-    #[cfg(test)]
-    fn overlooked(&self, set: &ResourceSet) -> Option<Arc<str>> {
-        let current = self.subscription.asked && self.seen == Some(set.state());
-        let all = set.resources.keys().chain(&self.subscription.names).chain(self.held.keys());
-        let mut closed = all.filter(|name| current && !self.open.contains(*name));
-        closed.find(|name| self.need(set, name) != Need::Nothing).cloned()
     }
 }

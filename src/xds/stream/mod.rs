@@ -9,6 +9,7 @@
 //! what others may refer to come last, when nothing that could still refer to it is under way.
 
 mod delta;
+mod holdings;
 mod parked;
 mod sotw;
 mod subscription;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 pub use delta::DeltaStream;
+pub use holdings::{Finding, Holding, Standing, Truth, UnderWay};
 use prost::Message;
 pub use sotw::SotwStream;
 
@@ -69,6 +71,13 @@ pub trait Protocol: Unpin + Send + 'static {
 
     /// It may be sent again.
     fn try_again(&mut self, suspect: &Suspect);
+
+    /// What the client holds of all that it asks for, beside what there is.
+    fn holdings(&self, snapshot: &Snapshot) -> Vec<Holding>;
+
+    /// Looks at everything, where [`Self::next`] looks at what has changed, and makes it send what it would have gone on
+    /// leaving out. There is none, as far as the shortcuts are right.
+    fn audit(&mut self, snapshot: &Snapshot) -> Vec<Finding>;
 }
 
 /// A response to be sent.

@@ -28,6 +28,11 @@ impl Parked {
         versions.push_back(version);
     }
 
+    /// The version of `name` that was refused last.
+    pub(super) fn latest(&self, name: &str) -> Option<&Arc<str>> {
+        self.0.get(name)?.back()
+    }
+
     /// `version` of `name` may be sent again.
     pub(super) fn remove(&mut self, name: &str, version: &str) {
         if let Some(versions) = self.0.get_mut(name) {

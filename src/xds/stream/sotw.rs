@@ -3,6 +3,8 @@
 //! Pure: no I/O. A response with clusters or listeners carries all of them: leaving one out deletes it. Endpoints and
 //! routes may be sent alone; what is left out is kept.
 
+mod inspection;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -10,7 +12,7 @@ use bytes::Bytes;
 
 use super::parked::Parked;
 use super::subscription::Subscription;
-use super::{Nonces, Protocol, Refusal, Response, Suspect, Verdict, WHOLE_SET, nack_text};
+use super::{Finding, Holding, Nonces, Protocol, Refusal, Response, Suspect, Verdict, WHOLE_SET, nack_text};
 use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::SotwRequest;
 
@@ -24,7 +26,8 @@ const MAX_CROSSED: usize = 16;
 struct Sent {
     nonce: String,
     resources: Vec<Arc<Resource>>,
-    /// What the client held before it; clusters and listeners, which are refused as a whole.
+    /// What the client held before it: of all clusters or listeners, which are refused as a whole; else of what it
+    /// carries.
     before: Resources,
 }
 
@@ -35,6 +38,8 @@ struct TypeState {
     owes_answer: bool,
     /// What the client holds, as far as it has been sent and not refused.
     held: Resources,
+    /// What the client held before it refused something else, if it has taken nothing of the name since.
+    kept: Resources,
     /// What the client held when it came: it named a version with its first request.
     claimed: BTreeSet<Arc<str>>,
     /// The client may hold clusters or listeners that nobody here knows of: it came with a version, and has not
@@ -140,6 +145,14 @@ impl Protocol for SotwStream {
         state.parked.remove(name, version);
         state.quiet_for = None;
     }
+
+    fn holdings(&self, snapshot: &Snapshot) -> Vec<Holding> {
+        self.all_holdings(snapshot)
+    }
+
+    fn audit(&mut self, snapshot: &Snapshot) -> Vec<Finding> {
+        self.full_look(snapshot)
+    }
 }
 
 impl SotwStream {
@@ -187,19 +200,11 @@ impl SotwStream {
             return None;
         }
         let linger = kind == Kind::Cluster && !exact;
-        let due = match kind {
-            Kind::Cluster | Kind::Listener => state.due_whole(set, linger),
-            Kind::Endpoints | Kind::Route => state.due_parts(set),
-        };
-        let due = due.map(|mut due| {
-            due.retain(|resource| kind != Kind::Endpoints || !self.gone.contains(&resource.name));
-            if !kind.has_wildcard() {
-                due.truncate(1); // one resource per message: a refusal, which names none, isolates itself
-            }
-            due
-        });
+        let mut due = self.due(kind, set, linger);
+        if let (Some(due), false) = (&mut due, kind.has_wildcard()) {
+            due.truncate(1); // one resource per message: a refusal, which names none, isolates itself
+        }
         let state = self.state(kind);
-        let due = due.filter(|due| !due.is_empty() || state.owes_answer || kind.has_wildcard());
         let Some(resources) = due else {
             state.quiet_for = (!linger).then(|| set.clone());
             return None;
@@ -208,6 +213,19 @@ impl SotwStream {
             self.resend_endpoints(&resources);
         }
         Some(self.send(kind, resources))
+    }
+
+    /// What is to be sent of one type now.
+    fn due(&self, kind: Kind, set: &ResourceSet, linger: bool) -> Option<Vec<Arc<Resource>>> {
+        let [clusters, endpoints, listeners, routes] = &self.types;
+        let (state, mut due) = match kind {
+            Kind::Cluster => (clusters, clusters.due_whole(set, linger)?),
+            Kind::Endpoints => (endpoints, endpoints.due_parts(set)?),
+            Kind::Listener => (listeners, listeners.due_whole(set, linger)?),
+            Kind::Route => (routes, routes.due_parts(set)?),
+        };
+        due.retain(|resource| kind != Kind::Endpoints || !self.gone.contains(&resource.name));
+        (!due.is_empty() || state.owes_answer || kind.has_wildcard()).then_some(due)
     }
 
     /// True if the client has yet to take what it was sent about clusters, or to be sent its first list of them.
@@ -249,7 +267,15 @@ impl SotwStream {
         for resource in &resources {
             state.claimed.remove(&resource.name);
         }
-        let before = if kind.has_wildcard() { std::mem::take(&mut state.held) } else { Resources::new() };
+        let before = if kind.has_wildcard() {
+            std::mem::take(&mut state.held)
+        } else {
+            resources
+                .iter()
+                .filter_map(|r| state.held.get(&r.name).or_else(|| state.kept.get(&r.name)))
+                .map(|held| (held.name.clone(), held.clone()))
+                .collect()
+        };
         state.held.extend(resources.iter().map(|r| (r.name.clone(), r.clone())));
         state.owes_answer = false;
         state.quiet_for = None;
@@ -331,6 +357,9 @@ impl TypeState {
     fn settle(&mut self, kind: Kind, sent: Sent, request: &SotwRequest) -> Verdict {
         if request.error_detail.is_none() {
             self.holds_unknown = false;
+            for resource in &sent.resources {
+                self.kept.remove(&resource.name);
+            }
             return Verdict::Acked(kind, sent.resources);
         }
         let verdict = self.refused(kind, &sent, request);
@@ -353,6 +382,7 @@ impl TypeState {
                 self.held.remove(&resource.name);
             }
         }
+        self.kept.extend(sent.before);
     }
 
     fn refused(&mut self, kind: Kind, sent: &Sent, request: &SotwRequest) -> Verdict {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::{DeltaStream, Protocol, SotwStream};
+use super::super::{DeltaStream, Protocol, SotwStream, Standing};
 use super::{refusal, up, world};
 use crate::model::Serve;
 use crate::snapshot::{Door, Kind, Rendering, Snapshot};
@@ -131,7 +131,14 @@ fn settles<C: Client>(client: &mut C, snapshot: &Snapshot, refused: bool) {
         }
         client.settle(false);
     }
+    let account = client.account(snapshot);
     let holding = client.holding();
+    for says in account.iter().filter(|_| !refused) {
+        let held = holding.versions.get(&says.kind).and_then(|held| held.get(&says.name));
+        let settled = [Standing::Synced, Standing::Withheld, Standing::Absent];
+        assert!(settled.contains(&says.standing()), "{says:?}");
+        assert!(says.held.is_none() || says.held.as_ref() == held, "{says:?}, and it holds {held:?}");
+    }
     for kind in Kind::ALL {
         let set = snapshot.set_for(Door::Aggregated, holding.rendering, kind);
         let mut held = holding.versions.get(&kind).cloned().unwrap_or_default();

@@ -7,6 +7,7 @@ use super::super::super::{DeltaStream, Protocol, Response, SotwStream};
 use super::super::{delta, refusal, sotw};
 use super::holding::{Holding, Names};
 use crate::snapshot::{Door, Kind, Snapshot};
+use crate::xds::stream::Holding as ServerSays;
 use crate::xds::wire::{DeltaRequest, SotwRequest};
 
 pub(super) trait Client {
@@ -23,6 +24,8 @@ pub(super) trait Client {
     /// Asks for what it asks for again, as if it had heard nothing.
     fn start_over(&mut self, kind: Kind);
     fn pull(&mut self, snapshot: &Snapshot) -> Option<Response>;
+    /// What the server says of it.
+    fn account(&self, snapshot: &Snapshot) -> Vec<ServerSays>;
 
     fn deliver(&mut self, snapshot: &Snapshot) -> bool {
         let response = self.pull(snapshot);
@@ -105,9 +108,13 @@ impl Client for DeltaClient {
 
     fn start_over(&mut self, _: Kind) {}
 
+    fn account(&self, snapshot: &Snapshot) -> Vec<ServerSays> {
+        self.stream.holdings(snapshot)
+    }
+
     fn pull(&mut self, snapshot: &Snapshot) -> Option<Response> {
         let response = self.stream.next(snapshot);
-        assert_eq!(self.stream.overlooked(snapshot), None, "a full look finds no more");
+        assert_eq!(self.stream.audit(snapshot), [], "a full look finds no more");
         response
     }
 }
@@ -194,7 +201,13 @@ impl Client for SotwClient {
         }
     }
 
+    fn account(&self, snapshot: &Snapshot) -> Vec<ServerSays> {
+        self.stream.holdings(snapshot)
+    }
+
     fn pull(&mut self, snapshot: &Snapshot) -> Option<Response> {
-        self.stream.next(snapshot)
+        let response = self.stream.next(snapshot);
+        assert_eq!(self.stream.audit(snapshot), [], "a full look finds no more");
+        response
     }
 }
