@@ -3,12 +3,15 @@
 //! Pure: no I/O.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::model::{
     ClientId, ClusterName, ClusterPlan, Entry, InstanceId, InstanceKey, MonoTime, Plan, Serve, Standing,
 };
 use crate::pb::admin as pb;
 use crate::snapshot::Kind;
+use crate::xds::stream::{Holding, Standing as HoldingStanding, Truth, UnderWay};
 use crate::xds::{ClientStatus, Convergence, KindStatus};
 
 /// The open streams.
@@ -43,6 +46,13 @@ pub(super) fn parent(name: &str) -> Result<Option<ClusterName>, BadName> {
         "-" => Ok(None),
         cluster => ClusterName::new(cluster).map(Some).map_err(|_| bad()),
     }
+}
+
+/// `stream-7`.
+pub(super) fn client_id(stream: &str) -> Result<ClientId, BadName> {
+    let id = stream.strip_prefix("stream-").and_then(|id| id.parse().ok());
+    let bad = || BadName { given: stream.chars().take(SHOWN).collect(), pattern: "stream-NUMBER" };
+    id.map(ClientId).ok_or_else(bad)
 }
 
 /// So much is repeated of what cannot be taken.
@@ -145,16 +155,52 @@ fn client_type(kind: Kind, status: &KindStatus, now: MonoTime) -> pb::ClientType
         Convergence::Pending => pb::Convergence::Pending,
         Convergence::Nacked => pb::Convergence::Nacked,
     };
-    let waiting = status.waiting_since.map_or(0, |since| now.since(since).as_millis());
+    let waiting = status.waiting_since.map_or(0, |since| millis(now.since(since)));
     let rejection = status.latest_rejection();
     pb::ClientType {
         r#type: kind.as_str().to_owned(),
         convergence: convergence.into(),
         acks: status.acks,
         nacks: status.nacks,
-        waiting_millis: u64::try_from(waiting).unwrap_or(u64::MAX),
+        waiting_millis: waiting,
         refused: status.refused.keys().map(ToString::to_string).collect(),
         rejection: rejection.map(|r| r.message.to_string()).unwrap_or_default(),
+        acked_millis: status.acked_at.map(|at| millis(now.since(at))),
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// One resource, as one client has it.
+pub(super) fn holding(holding: &Holding) -> pb::Holding {
+    use pb::holding::State;
+    let text = |version: Option<&Arc<str>>| version.map(ToString::to_string).unwrap_or_default();
+    let state = match holding.standing() {
+        HoldingStanding::Synced => State::Synced,
+        HoldingStanding::Pending => State::Pending,
+        HoldingStanding::Refused => State::Refused,
+        HoldingStanding::Withheld => State::Withheld,
+        HoldingStanding::Absent => State::Absent,
+    };
+    let truth = match &holding.truth {
+        Truth::Version(version) => Some(version),
+        Truth::Withheld | Truth::Nothing => None,
+    };
+    let sent = match &holding.sent {
+        Some(UnderWay::Version(version)) => Some(version),
+        Some(UnderWay::Removal) | None => None,
+    };
+    pb::Holding {
+        r#type: holding.kind.as_str().to_owned(),
+        name: holding.name.to_string(),
+        state: state.into(),
+        held: text(holding.held.as_ref()),
+        truth: text(truth),
+        sent: text(sent),
+        removal_sent: holding.sent == Some(UnderWay::Removal),
+        refused: text(holding.refused.as_ref()),
     }
 }
 

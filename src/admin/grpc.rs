@@ -12,6 +12,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use super::convert::{self, BadName};
+use super::csds::Csds;
 use super::debt::{Debt, Over};
 use crate::clock::Clock;
 use crate::fleet::{CommandError, FleetHandle};
@@ -19,6 +20,7 @@ use crate::model::{InstanceKey, Plan};
 use crate::net::{self, Port};
 use crate::pb::admin::admin_server::{Admin, AdminServer};
 use crate::pb::admin::{self as pb};
+use crate::pb::envoy::service::status::v3::client_status_discovery_service_server::ClientStatusDiscoveryServiceServer;
 use crate::snapshot::Snapshot;
 use crate::xds::Clients;
 
@@ -42,7 +44,7 @@ pub struct AdminCtx {
     pub shutdown: CancellationToken,
 }
 
-/// Serves the admin API, its reflection and `grpc.health.v1` until shut down.
+/// Serves the admin API, its reflection, `grpc.health.v1` and CSDS until shut down.
 pub async fn serve_admin(listener: TcpListener, port: Port, ctx: AdminCtx) {
     let (clock, shutdown) = (ctx.clock, ctx.shutdown.clone());
     let routes = routes(ctx).await;
@@ -60,7 +62,11 @@ pub async fn serve_admin(listener: TcpListener, port: Port, ctx: AdminCtx) {
 async fn routes(ctx: AdminCtx) -> Routes {
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<AdminServer<Service>>().await;
-    let routes = Routes::new(health).add_service(AdminServer::new(Service { ctx, debts: Arc::default() }));
+    let csds = Csds { snapshots: ctx.snapshots.clone(), clients: ctx.clients.clone() };
+    reporter.set_serving::<ClientStatusDiscoveryServiceServer<Csds>>().await;
+    let routes = Routes::new(health)
+        .add_service(AdminServer::new(Service { ctx, debts: Arc::default() }))
+        .add_service(ClientStatusDiscoveryServiceServer::new(csds));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(pb::DESCRIPTORS)
         .build_v1();
@@ -172,6 +178,20 @@ impl Admin for Service {
         let clients = self.ctx.clients.list();
         let clients = clients.iter().map(|(id, status)| convert::client(*id, status, now)).collect();
         Ok(Response::new(pb::ListClientsResponse { clients }))
+    }
+
+    async fn list_holdings(
+        &self,
+        request: Request<pb::ListHoldingsRequest>,
+    ) -> Reply<pb::ListHoldingsResponse> {
+        let stream = request.into_inner().stream;
+        let snapshot = self.ctx.snapshots.borrow().clone().unwrap_or_default();
+        let holdings = self.ctx.clients.holdings(convert::client_id(&stream)?, &snapshot);
+        let gone = || {
+            Status::not_found(format!("{stream} has ended; `ListClients` lists the streams that are open"))
+        };
+        let holdings = holdings.ok_or_else(gone)?.iter().map(convert::holding).collect();
+        Ok(Response::new(pb::ListHoldingsResponse { holdings }))
     }
 
     async fn drain_instance(&self, request: Request<pb::DrainInstanceRequest>) -> Reply<pb::DrainStatus> {

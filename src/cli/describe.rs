@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use tonic::Code;
 use tonic::transport::Channel;
 
 use super::client::{ServerArgs, instance_name, plain, with_client};
@@ -111,24 +112,38 @@ fn instance(name: &str, output: Output, server: &ServerArgs) -> anyhow::Result<E
 fn envoy(args: &EnvoyArgs) -> anyhow::Result<Exit> {
     let clients = with_client(&args.server, async |mut client| {
         let answer = client.list_clients(pb::ListClientsRequest {}).await.map_err(|s| plain(&s))?;
-        let mut clients = answer.into_inner().clients;
-        clients.retain(|client| client.node == args.envoy || client.stream == args.envoy);
+        let mut clients = Vec::new();
+        for found in answer.into_inner().clients {
+            if found.node != args.envoy && found.stream != args.envoy {
+                continue;
+            }
+            let request = pb::ListHoldingsRequest { stream: found.stream.clone() };
+            match client.list_holdings(request).await {
+                Ok(holdings) => clients.push((found, holdings.into_inner().holdings)),
+                Err(status) if status.code() == Code::NotFound => {} // it has just gone
+                Err(status) => return Err(plain(&status)),
+            }
+        }
         Ok(clients)
     })?;
     if clients.is_empty() {
         bail!("no connected client goes by {:?}; `tidegate get envoys` lists them", args.envoy);
     }
-    match args.output {
-        Output::Json | Output::Yaml => {
-            render::data(&get::clients(&clients).into_data(), args.output == Output::Yaml)?;
-        }
-        Output::Table | Output::Wide => {
-            for client in &clients {
-                get::print(get::clients(std::slice::from_ref(client)), Output::Wide)?;
-                render::text("\n")?;
-                get::print(get::client_types(&client.types), Output::Wide)?;
-            }
-        }
+    if matches!(args.output, Output::Json | Output::Yaml) {
+        let data = clients.iter().map(|(client, holdings)| {
+            let mut data = get::clients(std::slice::from_ref(client)).into_one();
+            data["holdings"] = get::holdings(holdings).into_data();
+            data
+        });
+        render::data(&Value::Array(data.collect()), args.output == Output::Yaml)?;
+        return Ok(Exit::Done);
+    }
+    for (client, holdings) in &clients {
+        get::print(get::clients(std::slice::from_ref(client)), Output::Wide)?;
+        render::text("\n")?;
+        get::print(get::client_types(&client.types), Output::Wide)?;
+        render::text("\n")?;
+        get::print(get::holdings(holdings), Output::Wide)?;
     }
     Ok(Exit::Done)
 }

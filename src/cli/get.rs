@@ -204,20 +204,22 @@ pub(super) fn client_types(types: &[pb::ClientType]) -> List {
     let row = |t: &pb::ClientType| {
         let state = t.convergence().as_str_name().to_lowercase();
         let waiting = if t.waiting_millis == 0 { String::new() } else { format!("{}ms", t.waiting_millis) };
+        let acked = t.acked_millis.map(|ago| format!("{:.1}s ago", ago as f64 / 1000.0)).unwrap_or_default();
         let refused = t.refused.join(",");
         vec![
             t.r#type.clone(),
             state,
             t.acks.to_string(),
             t.nacks.to_string(),
+            acked,
             waiting,
             refused,
             t.rejection.clone(),
         ]
     };
     List {
-        columns: &["TYPE", "STATE", "ACKS", "NACKS", "WAITING", "REFUSED", "REJECTION"],
-        narrow: 7,
+        columns: &["TYPE", "STATE", "ACKS", "NACKS", "LAST ACK", "WAITING", "REFUSED", "REJECTION"],
+        narrow: 8,
         rows: types.iter().map(row).collect(),
         data: types.iter().map(of_type).collect(),
     }
@@ -226,8 +228,31 @@ pub(super) fn client_types(types: &[pb::ClientType]) -> List {
 fn of_type(of: &pb::ClientType) -> Value {
     json!({
         "type": of.r#type, "convergence": of.convergence().as_str_name(), "acks": of.acks, "nacks": of.nacks,
-        "waiting_millis": of.waiting_millis, "refused": of.refused, "rejection": of.rejection,
+        "acked_millis": of.acked_millis, "waiting_millis": of.waiting_millis, "refused": of.refused, "rejection": of.rejection,
     })
+}
+
+/// What a client holds, resource by resource. Versions are shortened for people: they are hashes.
+pub(super) fn holdings(holdings: &[pb::Holding]) -> List {
+    let short = |version: &str| version.get(..8).unwrap_or(version).to_owned();
+    let row = |h: &pb::Holding| {
+        let state = h.state().as_str_name().to_lowercase();
+        let sent = if h.removal_sent { "removal".to_owned() } else { short(&h.sent) };
+        let versions = [short(&h.held), short(&h.truth), sent, short(&h.refused)];
+        [h.r#type.clone(), h.name.clone(), state].into_iter().chain(versions).collect()
+    };
+    let data = |h: &pb::Holding| {
+        json!({
+            "type": h.r#type, "name": h.name, "state": h.state().as_str_name(), "held": h.held, "truth": h.truth,
+            "sent": h.sent, "removal_sent": h.removal_sent, "refused": h.refused,
+        })
+    };
+    List {
+        columns: &["TYPE", "NAME", "STATE", "HELD", "TRUTH", "SENT", "REFUSED"],
+        narrow: 7,
+        rows: holdings.iter().map(row).collect(),
+        data: holdings.iter().map(data).collect(),
+    }
 }
 
 /// Clients as a list.

@@ -1,0 +1,154 @@
+//! What clients hold, in the words of CSDS (`envoy/service/status/v3/csds.proto`).
+//!
+//! Pure: no I/O. Contents are never included, only versions: who wants them asks the client itself.
+
+use prost::Message as _;
+
+use super::convert::Table;
+use crate::model::ClientId;
+use crate::pb::envoy::admin::v3::{ClientResourceStatus, UpdateFailureState};
+use crate::pb::envoy::config::core::v3::{self as core, node::UserAgentVersionType};
+use crate::pb::envoy::service::status::v3::client_config::GenericXdsConfig;
+use crate::pb::envoy::service::status::v3::{
+    ClientConfig, ClientStatusRequest, ClientStatusResponse, ConfigStatus,
+};
+use crate::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
+use crate::pb::envoy::r#type::matcher::v3::{NodeMatcher, StringMatcher};
+use crate::xds::ClientStatus;
+use crate::xds::stream::{Holding, Standing};
+
+/// Largest answer, in bytes. Ten thousand resources of one client take about two million.
+const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    #[error("{0} cannot be matched here; match a node by `node_id`: exact, prefix, suffix or contains")]
+    Matcher(&'static str),
+    #[error(
+        "what these clients hold takes more than {MAX_ANSWER_BYTES} bytes to tell; name fewer of them with `node_matchers`"
+    )]
+    TooLarge,
+}
+
+/// Everything about the clients that a request is about. `holdings` says what one holds; nothing if it has gone.
+pub(super) fn answer(
+    request: &ClientStatusRequest,
+    clients: &Table,
+    holdings: impl Fn(ClientId) -> Option<Vec<Holding>>,
+) -> Result<ClientStatusResponse, Refused> {
+    let mut config = Vec::new();
+    let mut left = MAX_ANSWER_BYTES;
+    for (id, status) in clients {
+        if !is_meant(&request.node_matchers, &status.node)? {
+            continue;
+        }
+        let Some(holdings) = holdings(*id) else { continue };
+        let of_client = client_config(status, &holdings);
+        left = left.checked_sub(of_client.encoded_len()).ok_or(Refused::TooLarge)?;
+        config.push(of_client);
+    }
+    Ok(ClientStatusResponse { config })
+}
+
+/// By any of the matchers; without one, everybody is meant.
+fn is_meant(matchers: &[NodeMatcher], node: &str) -> Result<bool, Refused> {
+    let mut meant = matchers.is_empty();
+    for matcher in matchers {
+        if !matcher.node_metadatas.is_empty() {
+            return Err(Refused::Matcher("node metadata"));
+        }
+        meant |= matcher.node_id.as_ref().map_or(Ok(true), |id| matches(id, node))?;
+    }
+    Ok(meant)
+}
+
+fn matches(matcher: &StringMatcher, text: &str) -> Result<bool, Refused> {
+    let cased = |text: &str| if matcher.ignore_case { text.to_lowercase() } else { text.to_owned() };
+    let text = cased(text);
+    Ok(match &matcher.match_pattern {
+        Some(MatchPattern::Exact(exact)) => text == cased(exact),
+        Some(MatchPattern::Prefix(prefix)) => text.starts_with(&cased(prefix)),
+        Some(MatchPattern::Suffix(suffix)) => text.ends_with(&cased(suffix)),
+        Some(MatchPattern::Contains(part)) => text.contains(&cased(part)),
+        Some(MatchPattern::SafeRegex(_)) => return Err(Refused::Matcher("a regular expression")),
+        Some(MatchPattern::Custom(_)) | None => return Err(Refused::Matcher("such a pattern")),
+    })
+}
+
+fn client_config(status: &ClientStatus, holdings: &[Holding]) -> ClientConfig {
+    let node = core::Node {
+        id: status.node.to_string(),
+        user_agent_name: status.agent.to_string(),
+        user_agent_version_type: Some(UserAgentVersionType::UserAgentVersion(
+            status.agent_version.to_string(),
+        )),
+        ..Default::default()
+    };
+    let generic_xds_configs = holdings.iter().map(|holding| generic(status, holding)).collect();
+    ClientConfig { node: Some(node), generic_xds_configs, ..Default::default() }
+}
+
+fn generic(status: &ClientStatus, holding: &Holding) -> GenericXdsConfig {
+    let has =
+        if holding.held.is_some() { ClientResourceStatus::Acked } else { ClientResourceStatus::Requested };
+    let (config_status, client_status) = match holding.standing() {
+        Standing::Synced => (ConfigStatus::Synced, has),
+        Standing::Pending if holding.sent.is_some() => (ConfigStatus::Stale, has),
+        Standing::Pending | Standing::Withheld => (ConfigStatus::NotSent, has),
+        Standing::Absent => (ConfigStatus::Synced, ClientResourceStatus::DoesNotExist),
+        Standing::Refused => (ConfigStatus::Error, ClientResourceStatus::Nacked),
+    };
+    let of_kind = status.kinds.get(&holding.kind);
+    let words = of_kind.and_then(|kind| kind.refused.get(&holding.name).or_else(|| kind.latest_rejection()));
+    let error_state = holding.refused.as_ref().map(|version| UpdateFailureState {
+        details: words.map(|rejection| rejection.message.to_string()).unwrap_or_default(),
+        version_info: version.to_string(),
+        ..Default::default()
+    });
+    GenericXdsConfig {
+        type_url: holding.kind.type_url().to_owned(),
+        name: holding.name.to_string(),
+        version_info: holding.held.as_ref().map(ToString::to_string).unwrap_or_default(),
+        config_status: config_status.into(),
+        client_status: client_status.into(),
+        error_state,
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matcher(pattern: MatchPattern, ignore_case: bool) -> NodeMatcher {
+        let node_id = Some(StringMatcher { match_pattern: Some(pattern), ignore_case });
+        NodeMatcher { node_id, ..Default::default() }
+    }
+
+    #[test]
+    fn nodes_are_meant_by_any_matcher_and_all_are_without_one() {
+        use MatchPattern::{Contains, Exact, Prefix, Suffix};
+        let is = |matchers: &[NodeMatcher]| is_meant(matchers, "edge-eu-7").unwrap();
+        assert!(is(&[]));
+        assert!(is(&[matcher(Exact("edge-eu-7".into()), false)]));
+        assert!(
+            !is(&[matcher(Exact("EDGE-eu-7".into()), false)])
+                && is(&[matcher(Exact("EDGE-eu-7".into()), true)])
+        );
+        assert!(is(&[matcher(Prefix("edge-".into()), false)]) && !is(&[matcher(Prefix("eu".into()), false)]));
+        assert!(is(&[matcher(Suffix("-7".into()), false)]) && !is(&[matcher(Suffix("edge".into()), false)]));
+        assert!(is(&[matcher(Exact("other".into()), false), matcher(Contains("-eu-".into()), false)]));
+        assert!(is(&[NodeMatcher::default()]), "nothing is asked of it");
+    }
+
+    #[test]
+    fn what_cannot_be_matched_is_said_not_passed_over() {
+        let regex = matcher(MatchPattern::SafeRegex(Default::default()), false);
+        let metadata = NodeMatcher { node_metadatas: vec![Default::default()], ..Default::default() };
+        for (bad, word) in [(regex, "regular expression"), (metadata, "metadata")] {
+            let error = is_meant(&[NodeMatcher::default(), bad], "n").unwrap_err().to_string();
+            assert!(error.contains(word) && error.contains("exact, prefix, suffix or contains"), "{error}");
+        }
+    }
+}
