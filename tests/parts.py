@@ -88,6 +88,11 @@ PACKAGES = {
         ],
         "typing_extensions==4.15.0": ["f0fa19c6845758ab08074a0cfa8b7aecb71c999ca73d62883bc25cc018c4e548"],
     },
+    # xDS messages and stubs, for a client of CSDS; grpcio is needed beside them.
+    "xds_protos": {
+        "xds-protos==1.85.0": ["e1e7bfd9936389936b2c85660d9db0dae380f12678a594b983da40dd472f1760"],
+        "protobuf==7.36.2": ["bdb3a345d48db958e6ce1f18e508beb0cc981d64f24088427549c866cd039f1e"],  # any machine
+    },
 }
 
 

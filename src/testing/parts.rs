@@ -30,6 +30,13 @@ pub fn grpcio() -> anyhow::Result<PathBuf> {
     found(&FOUND, "grpcio")
 }
 
+/// A directory for `PYTHONPATH`, beside [`grpcio`]'s, with xDS's messages and stubs: `$TIDEGATE_XDS_PROTOS`, or the pinned
+/// one, fetched on first use. Blocks while it is fetched.
+pub fn xds_protos() -> anyhow::Result<PathBuf> {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    found(&FOUND, "xds_protos")
+}
+
 fn found(once: &OnceLock<PathBuf>, name: &str) -> anyhow::Result<PathBuf> {
     if let Some(path) = once.get() {
         return Ok(path.clone());

@@ -5,6 +5,7 @@ mod alone;
 mod bootstrap;
 mod check;
 mod completions;
+mod csds;
 mod doctor;
 mod encoding;
 mod envoy;
