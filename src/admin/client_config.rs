@@ -15,7 +15,7 @@ use crate::pb::envoy::service::status::v3::{
 use crate::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use crate::pb::envoy::r#type::matcher::v3::{NodeMatcher, StringMatcher};
 use crate::xds::ClientStatus;
-use crate::xds::stream::{Holding, Standing};
+use crate::xds::stream::{Holding, Said, Standing};
 
 /// Largest answer, in bytes. Ten thousand resources of one client take about two million.
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
@@ -101,9 +101,12 @@ fn generic(status: &ClientStatus, holding: &Holding) -> GenericXdsConfig {
     };
     let of_kind = status.kinds.get(&holding.kind);
     let words = of_kind.and_then(|kind| kind.refused.get(&holding.name).or_else(|| kind.latest_rejection()));
-    let error_state = holding.refused.as_ref().map(|version| UpdateFailureState {
+    let error_state = holding.refused.as_ref().map(|refused| UpdateFailureState {
         details: words.map(|rejection| rejection.message.to_string()).unwrap_or_default(),
-        version_info: version.to_string(),
+        version_info: match refused {
+            Said::Version(version) => version.to_string(),
+            Said::Removal => String::new(),
+        },
         ..Default::default()
     });
     GenericXdsConfig {

@@ -11,7 +11,7 @@ use crate::model::{
 };
 use crate::pb::admin as pb;
 use crate::snapshot::Kind;
-use crate::xds::stream::{Holding, Standing as HoldingStanding, Truth, UnderWay};
+use crate::xds::stream::{Holding, Said, Standing as HoldingStanding, Truth};
 use crate::xds::{ClientStatus, Convergence, KindStatus};
 
 /// The open streams.
@@ -188,9 +188,9 @@ pub(super) fn holding(holding: &Holding) -> pb::Holding {
         Truth::Version(version) => Some(version),
         Truth::Withheld | Truth::Nothing => None,
     };
-    let sent = match &holding.sent {
-        Some(UnderWay::Version(version)) => Some(version),
-        Some(UnderWay::Removal) | None => None,
+    let said = |said: &Option<Said>| match said {
+        Some(Said::Version(version)) => version.to_string(),
+        Some(Said::Removal) | None => String::new(),
     };
     pb::Holding {
         r#type: holding.kind.as_str().to_owned(),
@@ -198,9 +198,10 @@ pub(super) fn holding(holding: &Holding) -> pb::Holding {
         state: state.into(),
         held: text(holding.held.as_ref()),
         truth: text(truth),
-        sent: text(sent),
-        removal_sent: holding.sent == Some(UnderWay::Removal),
-        refused: text(holding.refused.as_ref()),
+        sent: said(&holding.sent),
+        removal_sent: holding.sent == Some(Said::Removal),
+        refused: said(&holding.refused),
+        removal_refused: holding.refused == Some(Said::Removal),
     }
 }
 

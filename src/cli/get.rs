@@ -237,14 +237,16 @@ pub(super) fn holdings(holdings: &[pb::Holding]) -> List {
     let short = |version: &str| version.get(..8).unwrap_or(version).to_owned();
     let row = |h: &pb::Holding| {
         let state = h.state().as_str_name().to_lowercase();
-        let sent = if h.removal_sent { "removal".to_owned() } else { short(&h.sent) };
-        let versions = [short(&h.held), short(&h.truth), sent, short(&h.refused)];
+        let or_removal = |version, removal| if removal { "removal".to_owned() } else { short(version) };
+        let sent = or_removal(&h.sent, h.removal_sent);
+        let versions = [short(&h.held), short(&h.truth), sent, or_removal(&h.refused, h.removal_refused)];
         [h.r#type.clone(), h.name.clone(), state].into_iter().chain(versions).collect()
     };
     let data = |h: &pb::Holding| {
         json!({
             "type": h.r#type, "name": h.name, "state": h.state().as_str_name(), "held": h.held, "truth": h.truth,
             "sent": h.sent, "removal_sent": h.removal_sent, "refused": h.refused,
+            "removal_refused": h.removal_refused,
         })
     };
     List {

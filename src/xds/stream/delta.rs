@@ -19,12 +19,18 @@ use crate::xds::wire::DeltaRequest;
 /// Room kept for responses under way; between bursts there is hardly more than one.
 const KEPT: usize = 2;
 
+type Versions = BTreeMap<Arc<str>, Arc<str>>;
+
 /// What the client holds of one name, as far as we know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Held {
     Version(Arc<str>),
     /// It has refused another one; it had this one before, if any.
     Refused(Option<Arc<str>>),
+    /// What there is follows, though it be the same: its cluster has changed, or it has been asked for again.
+    Due(Option<Arc<str>>),
+    /// It has refused to give it up.
+    Kept(Option<Arc<str>>),
     /// It has been told that there is none.
     Nothing,
 }
@@ -33,7 +39,7 @@ impl Held {
     fn version(&self) -> Option<&Arc<str>> {
         match self {
             Self::Version(version) => Some(version),
-            Self::Refused(before) => before.as_ref(),
+            Self::Refused(version) | Self::Due(version) | Self::Kept(version) => version.as_ref(),
             Self::Nothing => None,
         }
     }
@@ -45,8 +51,8 @@ struct Sent {
     nonce: String,
     resources: Vec<Arc<Resource>>,
     removed: Vec<Arc<str>>,
-    /// The version that the client had of its resource before.
-    before: Option<Arc<str>>,
+    /// The versions that the client had before of what it is about.
+    before: Versions,
 }
 
 #[derive(Debug, Default)]
@@ -188,12 +194,27 @@ impl DeltaStream {
         }
     }
 
-    /// Endpoints do not wait for a cluster that the client no longer asks for.
+    /// Endpoints do not wait for a cluster that the client no longer asks for, or that it has refused to give up.
     fn forget_given_up(&mut self) {
         let [clusters, endpoints, ..] = &mut self.types;
-        let (wants, open) = (|name: &Arc<str>| clusters.subscription.wants(name), &mut endpoints.open);
+        let is_kept = |name: &Arc<str>| matches!(clusters.held.get(name), Some(Held::Kept(_)));
+        let open = &mut endpoints.open;
         endpoints.orphans.retain(|name| {
-            let waits = wants(name);
+            let waits = clusters.subscription.wants(name) && !is_kept(name);
+            if !waits {
+                open.insert(name.clone());
+            }
+            waits
+        });
+    }
+
+    /// Nor do they wait for one that is there again and that the client has refused: it is not given.
+    fn forget_refused(&mut self, set: &ResourceSet) {
+        let [clusters, endpoints, ..] = &mut self.types;
+        let open = &mut endpoints.open;
+        endpoints.orphans.retain(|name| {
+            let is_parked = |cluster: &Arc<Resource>| clusters.parked.contains(name, &cluster.version);
+            let waits = clusters.busy.contains(name) || !set.resources.get(name).is_some_and(is_parked);
             if !waits {
                 open.insert(name.clone());
             }
@@ -213,6 +234,10 @@ impl DeltaStream {
             return None;
         }
         state.look_at(set);
+        if kind == Kind::Cluster {
+            self.forget_refused(set);
+        }
+        let state = self.state(kind);
         // One resource per message: a refusal, which names none, isolates itself.
         let resources: Vec<_> = state.take_first_due(set).into_iter().collect();
         if resources.is_empty() && !state.owes_empty_answer(kind, set) {
@@ -240,7 +265,9 @@ impl DeltaStream {
     fn resend_endpoints(&mut self, clusters: &[Arc<Resource>]) {
         let endpoints = self.state(Kind::Endpoints);
         for cluster in clusters {
-            endpoints.held.remove(&cluster.name);
+            if let Some(held) = endpoints.held.get_mut(&cluster.name) {
+                *held = Held::Due(held.version().cloned());
+            }
             endpoints.orphans.remove(&cluster.name);
             endpoints.open.insert(cluster.name.clone());
         }
@@ -286,10 +313,11 @@ impl DeltaStream {
         let nonce = self.nonces.next();
         let state = self.state(kind);
         state.owes_answer = false;
-        let mut before = None;
+        let names = resources.iter().map(|resource| &resource.name).chain(&removed);
+        let version = |name| Some((Arc::clone(name), state.held.get(name)?.version()?.clone()));
+        let before = names.filter_map(version).collect();
         for resource in &resources {
-            let held = Held::Version(resource.version.clone());
-            before = state.held.insert(resource.name.clone(), held).and_then(|held| held.version().cloned());
+            state.held.insert(resource.name.clone(), Held::Version(resource.version.clone()));
             state.busy.insert(resource.name.clone());
             state.claimed.remove(&resource.name);
         }
@@ -328,11 +356,22 @@ impl TypeState {
             self.open.insert(name.clone()); // there may be something newer
         }
         let Some(error) = &request.error_detail else {
+            for Resource { name, version, .. } in sent.resources.iter().map(|resource| &**resource) {
+                if !self.held.contains_key(name) && self.subscription.wants(name) {
+                    self.held.insert(name.clone(), Held::Due(Some(version.clone()))); // asked for again since
+                }
+            }
             return Verdict::Acked(kind, sent.resources);
         };
+        let before = |name: &Arc<str>| sent.before.get(name).cloned();
         for resource in &sent.resources {
-            self.held.insert(resource.name.clone(), Held::Refused(sent.before.clone()));
             self.parked.insert(resource.name.clone(), resource.version.clone());
+            if self.subscription.wants(&resource.name) {
+                self.held.insert(resource.name.clone(), Held::Refused(before(&resource.name)));
+            }
+        }
+        for name in sent.removed.iter().filter(|name| self.subscription.wants(name)) {
+            self.held.insert(name.clone(), Held::Kept(before(name)));
         }
         Verdict::Nacked(kind, sent.resources, nack_text(&error.message))
     }
@@ -353,9 +392,13 @@ impl TypeState {
                 self.claimed.insert(name.as_str().into());
             }
         } else {
-            for name in add {
-                self.held.remove(name.as_str()); // asked for again: the client has dropped it
-                self.open.insert(name.as_str().into());
+            let anew: BTreeSet<&str> = add.iter().map(String::as_str).collect();
+            for name in &anew {
+                self.held.remove(*name); // asked for again: the client has dropped it
+                self.open.insert((*name).into());
+            }
+            for sent in &mut self.in_flight {
+                sent.before.retain(|name, _| !anew.contains(&**name));
             }
         }
         for name in dropped {
@@ -441,8 +484,8 @@ impl TypeState {
         }
         match self.held.get(name) {
             _ if set.withheld.contains(name) => Need::Nothing,
-            Some(Held::Nothing) => Need::Nothing,
-            Some(Held::Version(_) | Held::Refused(_)) => Need::Removal,
+            Some(Held::Nothing | Held::Kept(_)) => Need::Nothing,
+            Some(Held::Version(_) | Held::Refused(_) | Held::Due(_)) => Need::Removal,
             None if self.subscription.names.contains(name) => Need::Removal,
             None => Need::Nothing,
         }

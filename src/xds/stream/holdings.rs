@@ -19,9 +19,9 @@ pub struct Holding {
     /// What there is for it.
     pub truth: Truth,
     /// What has been sent and not answered.
-    pub sent: Option<UnderWay>,
-    /// The version refused last, or kept from the client as if it were, unless it has taken one since.
-    pub refused: Option<Arc<str>>,
+    pub sent: Option<Said>,
+    /// What it refused last, or what is kept from it as if it had, unless it has taken something since.
+    pub refused: Option<Said>,
 }
 
 /// What there is of a resource for one client.
@@ -35,9 +35,9 @@ pub enum Truth {
     Nothing,
 }
 
-/// What a response without an answer says of a resource.
+/// What a response says of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UnderWay {
+pub enum Said {
     /// It has this version.
     Version(Arc<str>),
     /// It is gone.
@@ -55,7 +55,7 @@ pub enum Standing {
     Absent,
     /// What there is has been sent, or is yet to be.
     Pending,
-    /// It has refused what there is: that version is not sent again.
+    /// It has refused what there is, or to do without: that is not sent again.
     Refused,
 }
 
@@ -64,12 +64,17 @@ impl Holding {
     pub fn standing(&self) -> Standing {
         match &self.truth {
             Truth::Withheld => Standing::Withheld,
-            Truth::Version(version) if self.refused.as_ref() == Some(version) => Standing::Refused,
+            Truth::Version(version) if self.has_refused(version) => Standing::Refused,
             _ if self.sent.is_some() => Standing::Pending,
             Truth::Version(version) if self.held.as_ref() == Some(version) => Standing::Synced,
             Truth::Version(_) => Standing::Pending,
+            Truth::Nothing if self.refused == Some(Said::Removal) => Standing::Refused,
             Truth::Nothing => Standing::Absent,
         }
+    }
+
+    fn has_refused(&self, version: &Arc<str>) -> bool {
+        matches!(&self.refused, Some(Said::Version(refused)) if refused == version)
     }
 }
 
@@ -90,17 +95,18 @@ pub(super) trait Account {
     /// True if it keeps what it has although there is something else.
     fn is_spared(&self, set: &ResourceSet, name: &str) -> bool;
     fn held(&self, name: &str) -> Option<Arc<str>>;
-    fn sent(&self, name: &str) -> Option<UnderWay>;
-    /// The version refused last; `truth` is what there is.
-    fn refused(&self, name: &str, truth: Option<&Arc<str>>) -> Option<Arc<str>>;
+    fn sent(&self, name: &str) -> Option<Said>;
+    /// What was refused last; `truth` is what there is.
+    fn refused(&self, name: &str, truth: Option<&Arc<str>>) -> Option<Said>;
 }
 
 /// All that `account` says beside `set`.
 pub(super) fn of(kind: Kind, set: &ResourceSet, account: &impl Account) -> Vec<Holding> {
     let mut names = account.names();
-    names.extend(set.resources.keys().chain(&set.withheld).filter(|name| account.wants(name)));
+    names.extend(set.resources.keys().chain(&set.withheld));
+    names.retain(|name| account.wants(name));
     let holding = |name: &Arc<str>| {
-        let version = set.resources.get(name).filter(|_| account.wants(name)).map(|r| &r.version);
+        let version = set.resources.get(name).map(|r| &r.version);
         let withheld = set.withheld.contains(name) || account.is_spared(set, name);
         let truth = match version {
             _ if withheld => Truth::Withheld,

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 pub use delta::DeltaStream;
-pub use holdings::{Finding, Holding, Standing, Truth, UnderWay};
+pub use holdings::{Finding, Holding, Said, Standing, Truth};
 use prost::Message;
 pub use sotw::SotwStream;
 

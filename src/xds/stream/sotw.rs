@@ -25,10 +25,18 @@ const MAX_CROSSED: usize = 16;
 #[derive(Debug)]
 struct Sent {
     nonce: String,
+    /// In the order of their names.
     resources: Vec<Arc<Resource>>,
     /// What the client held before it: of all clusters or listeners, which are refused as a whole; else of what it
     /// carries.
     before: Resources,
+}
+
+impl Sent {
+    fn resource(&self, name: &str) -> Option<&Arc<Resource>> {
+        let at = self.resources.binary_search_by(|resource| (*resource.name).cmp(name)).ok()?;
+        self.resources.get(at)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +48,8 @@ struct TypeState {
     held: Resources,
     /// What the client held before it refused something else, if it has taken nothing of the name since.
     kept: Resources,
+    /// Sent again though the client holds them: it has asked for them anew, or (endpoints) their cluster has changed.
+    again: BTreeSet<Arc<str>>,
     /// What the client held when it came: it named a version with its first request.
     claimed: BTreeSet<Arc<str>>,
     /// The client may hold clusters or listeners that nobody here knows of: it came with a version, and has not
@@ -120,7 +130,8 @@ impl Protocol for SotwStream {
     fn has_settled(&self, name: &str, resource: &Resource) -> bool {
         let [_, state, ..] = &self.types;
         state.held.get(name).is_some_and(|held| held.version == resource.version)
-            && !state.under_way().any(|sent| sent.resources.iter().any(|r| &*r.name == name))
+            && !state.again.contains(name)
+            && !state.under_way().any(|sent| sent.resource(name).is_some())
     }
 
     fn suspect(&self, nonce: &str) -> Option<Suspect> {
@@ -187,6 +198,15 @@ impl SotwStream {
         }
     }
 
+    /// Nor do they wait for one that is there again in a list that the client has refused: it is not given.
+    fn forget_refused(&mut self, set: &ResourceSet) {
+        let [clusters, endpoints, ..] = &mut self.types;
+        if !self.gone.is_empty() && clusters.has_parked(&clusters.whole(set, false)) {
+            self.gone.retain(|name| !set.resources.contains_key(name));
+            endpoints.quiet_for = None;
+        }
+    }
+
     /// `exact` leaves removed clusters out; otherwise they linger until nothing can refer to them.
     fn next_of(&mut self, kind: Kind, snapshot: &Snapshot, exact: bool) -> Option<Response> {
         let set = snapshot.set_for(self.door, self.rendering, kind);
@@ -207,6 +227,9 @@ impl SotwStream {
         let state = self.state(kind);
         let Some(resources) = due else {
             state.quiet_for = (!linger).then(|| set.clone());
+            if kind == Kind::Cluster {
+                self.forget_refused(set);
+            }
             return None;
         };
         if kind == Kind::Cluster {
@@ -248,9 +271,7 @@ impl SotwStream {
         let same = |c: &&Arc<Resource>| held.get(&c.name).is_some_and(|h| h.version == c.version);
         let changed: Vec<_> = clusters.iter().filter(|c| !same(c)).map(|c| c.name.clone()).collect();
         let endpoints = self.state(Kind::Endpoints);
-        for name in changed {
-            endpoints.held.remove(&name);
-        }
+        endpoints.again.extend(changed.into_iter().filter(|name| endpoints.held.contains_key(name)));
         endpoints.quiet_for = None;
     }
 
@@ -266,8 +287,10 @@ impl SotwStream {
         let state = self.state(kind);
         for resource in &resources {
             state.claimed.remove(&resource.name);
+            state.again.remove(&resource.name);
         }
         let before = if kind.has_wildcard() {
+            state.again.clear();
             std::mem::take(&mut state.held)
         } else {
             resources
@@ -305,22 +328,32 @@ impl TypeState {
         }
         let changed = self.subscription.replace(kind, &request.resource_names)?;
         if changed {
-            let subscription = &self.subscription;
-            self.held.retain(|name, _| subscription.wants(name));
-            self.claimed.retain(|name| subscription.wants(name));
+            self.forget_unwanted();
         }
         if request.response_nonce.is_empty() {
             // A (re)subscription from scratch: the client shows no sign of holding anything of this stream. (A list is
             // sent whole in any case, and takes nothing that it may hold before what leads there.)
             self.owes_answer = true;
             if !kind.has_wildcard() {
-                self.held.clear();
+                self.again.extend(self.held.keys().cloned());
             }
             self.cross(kind);
         } else if changed && !settles {
             self.cross(kind);
         }
         Ok(verdict)
+    }
+
+    /// What the client has stopped asking for, it has dropped.
+    fn forget_unwanted(&mut self) {
+        let Self { subscription, held, kept, again, claimed, crossed, in_flight, .. } = self;
+        let before = crossed.iter_mut().chain(in_flight).map(|sent| &mut sent.before);
+        for of_resources in [held, kept].into_iter().chain(before) {
+            of_resources.retain(|name, _| subscription.wants(name));
+        }
+        for names in [again, claimed] {
+            names.retain(|name| subscription.wants(name));
+        }
     }
 
     /// Some clients never acknowledge a response they ignored: what they ask for now does not wait for it.
@@ -357,9 +390,7 @@ impl TypeState {
     fn settle(&mut self, kind: Kind, sent: Sent, request: &SotwRequest) -> Verdict {
         if request.error_detail.is_none() {
             self.holds_unknown = false;
-            for resource in &sent.resources {
-                self.kept.remove(&resource.name);
-            }
+            self.taken(kind, &sent);
             return Verdict::Acked(kind, sent.resources);
         }
         let verdict = self.refused(kind, &sent, request);
@@ -368,7 +399,7 @@ impl TypeState {
     }
 
     /// The client does not hold what `sent` carried, as far as nothing newer has taken its place or will.
-    fn unhold(&mut self, kind: Kind, sent: Sent) {
+    fn unhold(&mut self, kind: Kind, mut sent: Sent) {
         if kind.has_wildcard() {
             match self.crossed.front_mut().or(self.in_flight.as_mut()) {
                 Some(next) => next.before = sent.before,
@@ -376,13 +407,46 @@ impl TypeState {
             }
             return;
         }
-        for resource in &sent.resources {
-            let again = |sent: &Sent| sent.resources.iter().any(|r| r.name == resource.name);
-            if !self.under_way().any(again) {
-                self.held.remove(&resource.name);
+        for Resource { name, .. } in sent.resources.iter().map(|resource| &**resource) {
+            let before = sent.before.remove_entry(name);
+            if let Some(next) = self.under_way_with(name) {
+                next.before.remove(name);
+                next.before.extend(before);
+            } else {
+                self.held.remove(name);
+                self.kept.extend(before);
             }
         }
-        self.kept.extend(sent.before);
+    }
+
+    /// The client has taken what `sent` carried, as far as it still asks for it.
+    fn taken(&mut self, kind: Kind, sent: &Sent) {
+        if kind.has_wildcard()
+            && let Some(next) = self.crossed.front_mut().or(self.in_flight.as_mut())
+        {
+            let wanted = sent.resources.iter().filter(|resource| self.subscription.wants(&resource.name));
+            next.before = wanted.map(|resource| (resource.name.clone(), resource.clone())).collect();
+            return;
+        }
+        for resource in &sent.resources {
+            let name = &resource.name;
+            self.kept.remove(name);
+            if !self.subscription.wants(name) {
+                continue;
+            }
+            if let Some(next) = self.under_way_with(name) {
+                next.before.insert(name.clone(), resource.clone());
+            } else if !self.held.contains_key(name) {
+                self.held.insert(name.clone(), resource.clone());
+                self.again.insert(name.clone()); // it has been asked for again since
+            }
+        }
+    }
+
+    /// The oldest response without an answer that carries `name`.
+    fn under_way_with(&mut self, name: &str) -> Option<&mut Sent> {
+        let mut under_way = self.crossed.iter_mut().chain(&mut self.in_flight);
+        under_way.find(|sent| sent.resource(name).is_some())
     }
 
     fn refused(&mut self, kind: Kind, sent: &Sent, request: &SotwRequest) -> Verdict {
@@ -411,24 +475,26 @@ impl TypeState {
         if self.must_wait(set) {
             return None;
         }
-        let mut wanted: Resources = set
-            .resources
-            .iter()
-            .filter(|(name, _)| self.subscription.wants(name))
-            .map(|(name, resource)| (name.clone(), resource.clone()))
-            .collect();
+        let wanted = self.whole(set, linger);
+        let same = wanted.len() == self.held.len()
+            && wanted.iter().all(|(name, r)| self.held.get(name).is_some_and(|h| h.version == r.version));
+        if same && !self.owes_answer && self.again.is_empty() {
+            return None;
+        }
+        (!self.has_parked(&wanted)).then(|| wanted.into_values().collect())
+    }
+
+    fn whole(&self, set: &ResourceSet, linger: bool) -> Resources {
+        let wanted = set.resources.iter().filter(|(name, _)| self.subscription.wants(name));
+        let mut wanted: Resources = wanted.map(|(name, resource)| (name.clone(), resource.clone())).collect();
         for (name, old) in self.held.iter().filter(|(name, _)| linger || set.withheld.contains(*name)) {
             wanted.entry(name.clone()).or_insert_with(|| old.clone());
         }
-        let same = wanted.len() == self.held.len()
-            && wanted.iter().all(|(name, r)| self.held.get(name).is_some_and(|h| h.version == r.version));
-        if same && !self.owes_answer {
-            return None;
-        }
-        if self.parked.contains(WHOLE_SET, &ResourceSet::version_of(wanted.values()).to_string()) {
-            return None;
-        }
-        Some(wanted.into_values().collect())
+        wanted
+    }
+
+    fn has_parked(&self, whole: &Resources) -> bool {
+        self.parked.contains(WHOLE_SET, &ResourceSet::version_of(whole.values()).to_string())
     }
 
     /// True if the client holds something from before, and what there is now rests on nothing better.
@@ -436,14 +502,19 @@ impl TypeState {
         set.provisional.contains(name) && self.claimed.contains(name)
     }
 
-    /// The resources that the client does not hold in their present version.
+    fn is_news(&self, resource: &Resource) -> bool {
+        let held = self.held.get(&resource.name);
+        held.is_none_or(|held| held.version != resource.version) || self.again.contains(&resource.name)
+    }
+
+    /// The resources that the client does not hold in their present version, or is to be sent again.
     fn due_parts(&self, set: &ResourceSet) -> Option<Vec<Arc<Resource>>> {
         let due: Vec<_> = self
             .subscription
             .names
             .iter()
             .filter_map(|name| set.resources.get(name))
-            .filter(|r| self.held.get(&r.name).is_none_or(|held| held.version != r.version))
+            .filter(|r| self.is_news(r))
             .filter(|r| !self.is_spared(set, &r.name))
             .filter(|r| !self.parked.contains(&r.name, &r.version))
             .cloned()

@@ -4,7 +4,7 @@ mod envoy;
 mod model;
 mod outage;
 
-use super::{DeltaStream, Protocol, Response, SotwStream, Verdict};
+use super::{DeltaStream, Holding, Protocol, Response, Said, SotwStream, Standing, Truth, Verdict};
 use crate::model::Serve;
 use crate::snapshot::{Door, Kind, Snapshot};
 use crate::testing::world::{Pool, World, Worlds};
@@ -517,6 +517,66 @@ fn what_a_client_refused_to_change_is_taken_from_it_when_it_goes() {
     stream.on_request(&nack).unwrap();
     let removal = stream.next(&worlds.publish(&world(&[]))).unwrap();
     assert_eq!(removal.removed, ["c".into()], "it has the first one still");
+}
+
+/// What the server says of `name`.
+fn holding_of(stream: &impl Protocol, snapshot: &Snapshot, kind: Kind, name: &str) -> Holding {
+    let mut all = stream.holdings(snapshot).into_iter();
+    all.find(|holding| holding.kind == kind && *holding.name == *name).unwrap()
+}
+
+#[test]
+fn what_a_client_refused_to_give_up_it_holds_and_its_endpoints_go_on() {
+    let mut worlds = Worlds::default();
+    let one = worlds.publish(&world(&[("c", up(1))]));
+    let two = worlds.publish(&world(&[("c", up(2))]));
+    let mut stream = settled_delta(&one);
+    let held = |stream: &DeltaStream, snapshot: &Snapshot, kind: Kind| {
+        let Holding { held, truth, sent, refused, .. } = holding_of(stream, snapshot, kind, "c");
+        let version = one.set(kind).resources.get("c").map(|r| r.version.clone());
+        (held.is_some() && held == version, truth, sent, refused)
+    };
+    // It refuses the cluster's other version: that is parked.
+    let cluster = stream.next(&two).unwrap();
+    let nack = DeltaRequest { error_detail: refusal(), ..delta(Kind::Cluster, &[], &cluster.nonce) };
+    stream.on_request(&nack).unwrap();
+    let endpoints = stream.next(&two).unwrap();
+    stream.on_request(&delta(Kind::Endpoints, &[], &endpoints.nonce)).unwrap();
+
+    let none = worlds.publish(&world(&[]));
+    let [endpoints, cluster] = [stream.next(&none).unwrap(), stream.next(&none).unwrap()];
+    assert_eq!(cluster.removed, ["c".into()]);
+    let told = (true, Truth::Nothing, Some(Said::Removal), None);
+    assert_eq!(held(&stream, &none, Kind::Cluster), told, "it may not even have read that");
+    for response in [endpoints, cluster] {
+        let nack = DeltaRequest { error_detail: refusal(), ..delta(response.kind, &[], &response.nonce) };
+        stream.on_request(&nack).unwrap();
+    }
+    assert_eq!(stream.next(&none), None, "that is not said again");
+    let refused = (true, Truth::Nothing, None, Some(Said::Removal));
+    assert_eq!(held(&stream, &none, Kind::Cluster), refused);
+    assert_eq!(holding_of(&stream, &none, Kind::Cluster, "c").standing(), Standing::Refused);
+
+    // Its other version stays parked, but the client has the cluster.
+    let back = worlds.publish(&world(&[("c", Pool::Decided(vec![Serve::Draining, Serve::Healthy]))]));
+    let next = stream.next(&back).unwrap();
+    assert_eq!((next.kind, names(&next)), (Kind::Endpoints, vec!["c"]));
+    assert_eq!(stream.next(&back), None);
+}
+
+#[test]
+fn endpoints_that_come_again_with_their_cluster_are_held_meanwhile() {
+    let mut worlds = Worlds::default();
+    let one = worlds.publish(&world(&[("c", up(1))]));
+    let two = worlds.publish(&world(&[("c", up(2))]));
+    let version = one.set(Kind::Endpoints).resources.get("c").map(|r| r.version.clone());
+    let mut d = settled_delta(&one);
+    let (mut s, ..) = settled_sotw(&one);
+    for kind in [Kind::Cluster, Kind::Endpoints] {
+        assert_eq!((d.next(&two).unwrap().kind, s.next(&two).unwrap().kind), (kind, kind));
+        assert_eq!(holding_of(&d, &two, Kind::Endpoints, "c").held, version, "{kind:?} sent");
+        assert_eq!(holding_of(&s, &two, Kind::Endpoints, "c").held, version, "{kind:?} sent");
+    }
 }
 
 #[test]

@@ -2,18 +2,19 @@
 //!
 //! Pure: no I/O.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{DeltaStream, Held, Need, Sent, TypeState};
 use crate::snapshot::{Kind, ResourceSet, Snapshot};
 use crate::xds::stream::holdings::{self, Account};
-use crate::xds::stream::{Finding, Holding, Protocol as _, UnderWay};
+use crate::xds::stream::{Finding, Holding, Protocol as _, Said};
 
 impl DeltaStream {
     pub(super) fn all_holdings(&self, snapshot: &Snapshot) -> Vec<Holding> {
         let asked = Kind::ALL.into_iter().zip(&self.types).filter(|(_, state)| state.subscription.asked);
-        asked.flat_map(|(kind, state)| holdings::of(kind, self.set_of(kind, snapshot), state)).collect()
+        let of = |(kind, state)| holdings::of(kind, self.set_of(kind, snapshot), &Typed::new(state));
+        asked.flat_map(of).collect()
     }
 
     pub(super) fn full_look(&mut self, snapshot: &Snapshot) -> Vec<Finding> {
@@ -39,39 +40,55 @@ impl TypeState {
     }
 }
 
-impl Account for TypeState {
+/// The state of a type, and which response under way a name is in. There may be one for each name.
+struct Typed<'a> {
+    state: &'a TypeState,
+    under_way: BTreeMap<&'a str, &'a Sent>,
+}
+
+impl<'a> Typed<'a> {
+    fn new(state: &'a TypeState) -> Self {
+        let names = |sent: &'a Sent| sent.resources.iter().map(|r| &r.name).chain(&sent.removed);
+        let under_way = state.in_flight.iter().flat_map(|sent| names(sent).map(move |name| (&**name, sent)));
+        Self { state, under_way: under_way.collect() }
+    }
+}
+
+impl Account for Typed<'_> {
     fn names(&self) -> BTreeSet<&Arc<str>> {
-        self.held.keys().chain(&self.subscription.names).chain(&self.busy).collect()
+        let TypeState { held, subscription, busy, .. } = self.state;
+        held.keys().chain(&subscription.names).chain(busy).collect()
     }
 
     fn wants(&self, name: &str) -> bool {
-        self.subscription.wants(name)
+        self.state.subscription.wants(name)
     }
 
     fn is_spared(&self, set: &ResourceSet, name: &str) -> bool {
-        Self::is_spared(self, set, name)
+        self.state.is_spared(set, name)
     }
 
     fn held(&self, name: &str) -> Option<Arc<str>> {
-        let is_of = |sent: &&Sent| sent.resources.iter().any(|r| *r.name == *name);
-        match self.in_flight.iter().find(is_of) {
-            Some(sent) => sent.before.clone(),
-            None => self.held.get(name)?.version().cloned(),
+        match self.under_way.get(name) {
+            Some(sent) => sent.before.get(name).cloned(),
+            None => self.state.held.get(name)?.version().cloned(),
         }
     }
 
-    fn sent(&self, name: &str) -> Option<UnderWay> {
-        self.in_flight.iter().rev().find_map(|sent| {
-            let resource = sent.resources.iter().find(|r| *r.name == *name);
-            let removal = || sent.removed.iter().any(|n| **n == *name).then_some(UnderWay::Removal);
-            resource.map(|r| UnderWay::Version(r.version.clone())).or_else(removal)
-        })
+    fn sent(&self, name: &str) -> Option<Said> {
+        let sent = self.under_way.get(name)?;
+        let resource = sent.resources.iter().find(|r| *r.name == *name); // one resource per message
+        Some(resource.map_or(Said::Removal, |r| Said::Version(r.version.clone())))
     }
 
-    fn refused(&self, name: &str, truth: Option<&Arc<str>>) -> Option<Arc<str>> {
-        let stands = matches!(self.held.get(name), Some(Held::Refused(_)));
-        let parked = truth.filter(|version| self.parked.contains(name, version));
-        parked.or_else(|| self.parked.latest(name).filter(|_| stands)).cloned()
+    fn refused(&self, name: &str, truth: Option<&Arc<str>>) -> Option<Said> {
+        let TypeState { held, parked, .. } = self.state;
+        let held = held.get(name);
+        let stands = matches!(held, Some(Held::Refused(_)));
+        let parked_truth = truth.filter(|version| parked.contains(name, version));
+        let version = parked_truth.or_else(|| parked.latest(name).filter(|_| stands));
+        let removal = matches!(held, Some(Held::Kept(_))).then_some(Said::Removal);
+        version.cloned().map(Said::Version).or(removal)
     }
 }
 

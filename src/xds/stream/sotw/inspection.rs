@@ -8,12 +8,16 @@ use std::sync::Arc;
 use super::{Sent, SotwStream, TypeState};
 use crate::snapshot::{Kind, ResourceSet, Snapshot};
 use crate::xds::stream::holdings::{self, Account};
-use crate::xds::stream::{Finding, Holding, Protocol as _, UnderWay, WHOLE_SET};
+use crate::xds::stream::{Finding, Holding, Protocol as _, Said, WHOLE_SET};
 
 impl SotwStream {
     pub(super) fn all_holdings(&self, snapshot: &Snapshot) -> Vec<Holding> {
         let asked = Kind::ALL.into_iter().zip(&self.types).filter(|(_, state)| state.subscription.asked);
-        let of = |(kind, state)| holdings::of(kind, self.set_of(kind, snapshot), &Typed { kind, state });
+        let of = |(kind, state): (Kind, &TypeState)| {
+            let set = self.set_of(kind, snapshot);
+            let list_is_parked = kind.has_wildcard() && state.has_parked(&state.whole(set, false));
+            holdings::of(kind, set, &Typed { kind, state, list_is_parked })
+        };
         asked.flat_map(of).collect()
     }
 
@@ -38,12 +42,14 @@ impl SotwStream {
 struct Typed<'a> {
     kind: Kind,
     state: &'a TypeState,
+    /// The list that there is has been refused.
+    list_is_parked: bool,
 }
 
 impl Typed<'_> {
     /// True if the answer to `sent` decides over `name`.
     fn concerns(&self, sent: &Sent, name: &str) -> bool {
-        self.kind.has_wildcard() || sent.resources.iter().any(|r| *r.name == *name)
+        self.kind.has_wildcard() || sent.resource(name).is_some()
     }
 }
 
@@ -71,29 +77,28 @@ impl Account for Typed<'_> {
         resource.map(|resource| resource.version.clone())
     }
 
-    fn sent(&self, name: &str) -> Option<UnderWay> {
+    fn sent(&self, name: &str) -> Option<Said> {
         let sent = self.state.under_way().filter(|sent| self.concerns(sent, name)).last()?;
-        let resource = sent.resources.iter().find(|r| *r.name == *name);
         let is_removed = || self.kind.has_wildcard() && sent.before.contains_key(name);
-        let removal = || is_removed().then_some(UnderWay::Removal);
-        match resource {
+        let removal = || is_removed().then_some(Said::Removal);
+        match sent.resource(name) {
             Some(resource) if self.held(name).as_ref() == Some(&resource.version) => None, // listed along
-            Some(resource) => Some(UnderWay::Version(resource.version.clone())),
+            Some(resource) => Some(Said::Version(resource.version.clone())),
             None => removal(),
         }
     }
 
-    fn refused(&self, name: &str, truth: Option<&Arc<str>>) -> Option<Arc<str>> {
+    fn refused(&self, name: &str, truth: Option<&Arc<str>>) -> Option<Said> {
         let TypeState { parked, kept, .. } = self.state;
         if self.kind.has_wildcard() {
             // Of a list that was refused, whatever is other than before.
-            let is_other = truth.filter(|version| self.held(name).as_ref() != Some(version));
-            return is_other
-                .filter(|_| parked.latest(WHOLE_SET).is_some() && self.sent(name).is_none())
-                .cloned();
+            let is_other = self.held(name).as_ref() != truth && self.sent(name).is_none();
+            return (self.list_is_parked && is_other)
+                .then(|| truth.cloned().map_or(Said::Removal, Said::Version));
         }
-        let is_parked = truth.filter(|version| parked.contains(name, version));
-        is_parked.or_else(|| parked.latest(name).filter(|_| kept.contains_key(name))).cloned()
+        let parked_truth = truth.filter(|version| parked.contains(name, version));
+        let version = parked_truth.or_else(|| parked.latest(name).filter(|_| kept.contains_key(name)));
+        version.cloned().map(Said::Version)
     }
 }
 

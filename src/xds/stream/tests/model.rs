@@ -99,6 +99,7 @@ fn converges<C: Client>((rendering, chooses): (Rendering, bool), ops: Vec<Op>) {
                 refused = false;
             }
         }
+        accounts(&client, &snapshot);
     }
     // A SotW client that came with a version waits for its first list until something can be said of every cluster.
     let must_wait = client.holding().named_version && truth.values().any(|(pool, _)| *pool == Pool::Unlisted);
@@ -121,6 +122,23 @@ fn choose(client: &mut impl Client, kind: Kind, change: impl FnOnce(&mut holding
     }
 }
 
+/// Whatever has happened, what the server says that the client holds is what it holds. (Of what a SotW client had when
+/// it came, it says nothing.)
+fn accounts<C: Client>(client: &C, snapshot: &Snapshot) {
+    let (holding, account) = (client.held(), client.account(snapshot));
+    for says in &account {
+        let held = holding.versions.get(&says.kind).and_then(|held| held.get(&says.name));
+        let unheard = says.held.is_none() && holding.unheard.contains(&(says.kind, says.name.clone()));
+        assert!(unheard || says.held.as_ref() == held, "{says:?}, and it holds {held:?}");
+    }
+    for (kind, held) in &holding.versions {
+        for name in held.keys().filter(|name| !holding.unheard.contains(&(*kind, (*name).clone()))) {
+            let told = account.iter().any(|says| says.kind == *kind && says.name == *name);
+            assert!(told, "{kind:?} {name}: it holds that");
+        }
+    }
+}
+
 /// One that has refused something ends without what is not there, if there is a word for that.
 fn settles<C: Client>(client: &mut C, snapshot: &Snapshot, refused: bool) {
     for round in 0.. {
@@ -131,14 +149,13 @@ fn settles<C: Client>(client: &mut C, snapshot: &Snapshot, refused: bool) {
         }
         client.settle(false);
     }
-    let account = client.account(snapshot);
-    let holding = client.holding();
-    for says in account.iter().filter(|_| !refused) {
-        let held = holding.versions.get(&says.kind).and_then(|held| held.get(&says.name));
-        let settled = [Standing::Synced, Standing::Withheld, Standing::Absent];
-        assert!(settled.contains(&says.standing()), "{says:?}");
-        assert!(says.held.is_none() || says.held.as_ref() == held, "{says:?}, and it holds {held:?}");
+    accounts(client, snapshot);
+    for says in client.account(snapshot) {
+        let standing = says.standing();
+        assert!(standing != Standing::Pending, "{says:?}, and nothing is under way");
+        assert!(refused || standing != Standing::Refused, "{says:?}");
     }
+    let holding = client.holding();
     for kind in Kind::ALL {
         let set = snapshot.set_for(Door::Aggregated, holding.rendering, kind);
         let mut held = holding.versions.get(&kind).cloned().unwrap_or_default();

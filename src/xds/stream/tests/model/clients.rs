@@ -15,6 +15,7 @@ pub(super) trait Client {
 
     fn new(holding: Holding) -> Self;
     fn holding(&mut self) -> &mut Holding;
+    fn held(&self) -> &Holding;
     /// Begins a new stream with what it holds.
     fn connect(&mut self);
     /// Takes the next response in its inbox, or refuses it.
@@ -53,6 +54,10 @@ impl Client for DeltaClient {
 
     fn holding(&mut self) -> &mut Holding {
         &mut self.holding
+    }
+
+    fn held(&self) -> &Holding {
+        &self.holding
     }
 
     fn connect(&mut self) {
@@ -156,11 +161,16 @@ impl Client for SotwClient {
         &mut self.holding
     }
 
+    fn held(&self) -> &Holding {
+        &self.holding
+    }
+
     fn connect(&mut self) {
         self.stream = SotwStream::new(Door::Aggregated);
         self.stream.render(self.holding.rendering);
         let holds_something = self.holding.versions.values().any(|held| !held.is_empty());
         self.holding.begin(holds_something);
+        Kind::ALL.into_iter().for_each(|kind| self.holding.hides(kind));
         self.holding.named_version = !self.versions.is_empty();
         for kind in Kind::ALL.into_iter().filter(|kind| self.holding.asks_at_first(*kind)).collect::<Vec<_>>()
         {

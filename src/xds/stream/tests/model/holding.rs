@@ -33,6 +33,8 @@ pub(super) struct Holding {
     pub(super) owed: BTreeSet<Kind>,
     /// (kind, name, version) it has refused.
     refused: BTreeSet<(Kind, Arc<str>, Arc<str>)>,
+    /// What the server cannot know that it holds (SotW): it had it when it came.
+    pub(super) unheard: BTreeSet<(Kind, Arc<str>)>,
     /// What it has refused to give up.
     pub(super) kept: BTreeSet<(Kind, Arc<str>)>,
     /// What it was told last on this stream and has not refused, or claimed when it came.
@@ -59,6 +61,7 @@ impl Holding {
         self.owed.clear();
         self.refused.clear();
         self.kept.clear();
+        self.unheard.clear();
         self.told.clear();
         self.told_before.clear();
         self.fresh.clear();
@@ -82,6 +85,12 @@ impl Holding {
         let mut held = self.versions.remove(&kind).unwrap_or_default();
         held.retain(|name, _| keep(self, name));
         self.versions.insert(kind, held);
+    }
+
+    /// The server is told nothing of what is held of this type.
+    pub(super) fn hides(&mut self, kind: Kind) {
+        let held = self.versions.get(&kind).into_iter().flat_map(Versions::keys);
+        self.unheard.extend(held.map(|name| (kind, name.clone())));
     }
 
     /// The client begins from scratch with this type: it has no nonce to show. A list comes whole in any case.
@@ -216,6 +225,10 @@ impl Holding {
         let mut held = self.versions.remove(&kind).unwrap_or_default();
         if !response.delta && kind.has_wildcard() {
             held.clear();
+            self.unheard.retain(|(of, _)| *of != kind);
+        }
+        for resource in &response.resources {
+            self.unheard.remove(&(kind, resource.name.clone()));
         }
         let wanted = response.resources.iter().filter(|r| self.asks_for(kind, &r.name));
         held.extend(wanted.map(|r| (r.name.clone(), r.version.clone())));
