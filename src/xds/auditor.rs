@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Clients, Metrics};
+use crate::model::ClientId;
 use crate::snapshot::Snapshot;
 
 /// In so many seconds all streams have had their turn: a part of them in each.
@@ -30,8 +31,9 @@ pub(super) async fn run(
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }
         let Some(snapshot) = snapshots.borrow().clone() else { continue };
-        let turn = |client: &crate::model::ClientId| client.0 % ROUND == second % ROUND;
+        let turn = |client: &ClientId| client.0 % ROUND == second % ROUND;
         for client in clients.ids().into_iter().filter(turn) {
+            tokio::task::yield_now().await; // a look at one is short; who connects does not wait for all
             let Some(stream) = clients.stream(client) else { continue };
             for finding in stream.audit(&snapshot) {
                 metrics.of(finding.kind).repairs.inc();

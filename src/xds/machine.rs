@@ -2,7 +2,8 @@
 //!
 //! Its stream owns it and is alone in changing what the protocol says. From outside it is asked what the client holds,
 //! whatever the client's connection is at: one that hangs is the one that people ask about. The lock is held for one
-//! step of the protocol or one look, never over an await, and never together with an entry of the table of clients.
+//! step of the protocol or one look, never over an await. Under it an entry of the table of clients may be taken, and
+//! never the other way round.
 
 #![expect(
     clippy::disallowed_types,

@@ -48,7 +48,8 @@ struct TypeState {
     held: Resources,
     /// What the client held before it refused something else, if it has taken nothing of the name since.
     kept: Resources,
-    /// Sent again though the client holds them: it has asked for them anew, or (endpoints) their cluster has changed.
+    /// Endpoints, routes: sent again though the client holds them, since it has asked for them anew, or their cluster
+    /// has changed.
     again: BTreeSet<Arc<str>>,
     /// What the client held when it came: it named a version with its first request.
     claimed: BTreeSet<Arc<str>>,
@@ -290,7 +291,6 @@ impl SotwStream {
             state.again.remove(&resource.name);
         }
         let before = if kind.has_wildcard() {
-            state.again.clear();
             std::mem::take(&mut state.held)
         } else {
             resources
@@ -438,7 +438,9 @@ impl TypeState {
                 next.before.insert(name.clone(), resource.clone());
             } else if !self.held.contains_key(name) {
                 self.held.insert(name.clone(), resource.clone());
-                self.again.insert(name.clone()); // it has been asked for again since
+                if !kind.has_wildcard() {
+                    self.again.insert(name.clone()); // it has been asked for again since
+                }
             }
         }
     }
@@ -478,7 +480,7 @@ impl TypeState {
         let wanted = self.whole(set, linger);
         let same = wanted.len() == self.held.len()
             && wanted.iter().all(|(name, r)| self.held.get(name).is_some_and(|h| h.version == r.version));
-        if same && !self.owes_answer && self.again.is_empty() {
+        if same && !self.owes_answer {
             return None;
         }
         (!self.has_parked(&wanted)).then(|| wanted.into_values().collect())

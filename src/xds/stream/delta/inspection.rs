@@ -19,16 +19,36 @@ impl DeltaStream {
 
     pub(super) fn full_look(&mut self, snapshot: &Snapshot) -> Vec<Finding> {
         let mut findings = Vec::new();
+        let without_reason = self.orphans_without_reason();
         for (kind, state) in Kind::ALL.into_iter().zip(&mut self.types) {
-            let overlooked = state.overlooked(snapshot.set_for(self.door, self.rendering, kind));
-            state.open.extend(overlooked.iter().cloned());
-            findings.extend(overlooked.into_iter().map(|name| Finding { kind, name }));
+            let mut found = state.busy_without_reason();
+            state.busy.retain(|name| !found.contains(name));
+            if kind == Kind::Endpoints {
+                state.orphans.retain(|name| !without_reason.contains(name));
+                found.extend(without_reason.iter().cloned());
+            }
+            found.extend(state.overlooked(snapshot.set_for(self.door, self.rendering, kind)));
+            state.open.extend(found.iter().cloned());
+            findings.extend(found.into_iter().map(|name| Finding { kind, name }));
         }
         findings
+    }
+
+    /// Endpoints that wait for a cluster, though the client has it.
+    fn orphans_without_reason(&self) -> BTreeSet<Arc<str>> {
+        let [clusters, endpoints, ..] = &self.types;
+        let has = |name: &&Arc<str>| clusters.held.get(*name).is_some_and(|held| held.version().is_some());
+        endpoints.orphans.iter().filter(has).cloned().collect()
     }
 }
 
 impl TypeState {
+    /// Names that wait for an answer, though no response with them is under way.
+    fn busy_without_reason(&self) -> BTreeSet<Arc<str>> {
+        let under_way = Typed::new(self).under_way;
+        self.busy.iter().filter(|name| !under_way.contains_key(&***name)).cloned().collect()
+    }
+
     /// Names that are not open, though something is to be said of them.
     fn overlooked(&self, set: &ResourceSet) -> BTreeSet<Arc<str>> {
         if !self.subscription.asked || self.seen != Some(set.state()) {
@@ -99,20 +119,41 @@ mod tests {
     use crate::testing::world::{Pool, Worlds};
     use crate::xds::wire::DeltaRequest;
 
-    #[test]
-    fn a_name_that_was_overlooked_is_found_and_sent() {
-        let snapshot = Worlds::default().publish(&[("c", (Pool::Decided(Vec::new()), false))].into());
+    /// A stream that holds cluster `c`, and of whose endpoints nothing has been said yet.
+    fn stream(snapshot: &Snapshot) -> DeltaStream {
         let mut stream = DeltaStream::new(Door::Aggregated);
-        let type_url = Kind::Cluster.type_url().to_owned();
-        stream.on_request(&DeltaRequest { type_url, ..Default::default() }).unwrap();
-        let [clusters, ..] = &mut stream.types;
-        clusters.look_at(snapshot.set(Kind::Cluster));
-        clusters.open.clear();
-        clusters.owes_answer = false;
-        assert_eq!(stream.next(&snapshot), None, "its account says that all is well");
-        let finding = Finding { kind: Kind::Cluster, name: "c".into() };
-        assert_eq!(stream.audit(&snapshot), [finding]);
-        assert_eq!(stream.next(&snapshot).unwrap().resources.len(), 1);
-        assert_eq!(stream.audit(&snapshot), []);
+        let request =
+            |kind: Kind| DeltaRequest { type_url: kind.type_url().to_owned(), ..Default::default() };
+        stream.on_request(&request(Kind::Cluster)).unwrap();
+        let nonce = stream.next(snapshot).unwrap().nonce;
+        stream.on_request(&DeltaRequest { response_nonce: nonce, ..request(Kind::Cluster) }).unwrap();
+        let names = vec!["c".to_owned()];
+        let endpoints = DeltaRequest { resource_names_subscribe: names, ..request(Kind::Endpoints) };
+        stream.on_request(&endpoints).unwrap();
+        let [_, endpoints, ..] = &mut stream.types;
+        endpoints.owes_answer = false;
+        endpoints.look_at(snapshot.set(Kind::Endpoints));
+        assert!(stream.audit(snapshot).is_empty());
+        stream
+    }
+
+    #[test]
+    fn whatever_in_its_account_leaves_a_name_out_is_found_and_the_name_sent() {
+        let snapshot = Worlds::default().publish(&[("c", (Pool::Decided(Vec::new()), false))].into());
+        let faults: [fn(&mut TypeState); 3] = [
+            |endpoints| endpoints.open.clear(),
+            |endpoints| endpoints.busy.extend(std::mem::take(&mut endpoints.open)),
+            |endpoints| endpoints.orphans.extend(std::mem::take(&mut endpoints.open)),
+        ];
+        for fault in faults {
+            let mut stream = stream(&snapshot);
+            let [_, endpoints, ..] = &mut stream.types;
+            fault(endpoints);
+            assert_eq!(stream.next(&snapshot), None, "its account says that all is well");
+            let finding = Finding { kind: Kind::Endpoints, name: "c".into() };
+            assert_eq!(stream.audit(&snapshot), [finding]);
+            assert_eq!(stream.next(&snapshot).unwrap().resources.len(), 1);
+            assert_eq!(stream.audit(&snapshot), []);
+        }
     }
 }

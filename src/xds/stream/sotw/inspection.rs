@@ -23,6 +23,16 @@ impl SotwStream {
 
     pub(super) fn full_look(&mut self, snapshot: &Snapshot) -> Vec<Finding> {
         let mut findings = Vec::new();
+        // Endpoints that wait for a cluster, though the client has it.
+        let [clusters, endpoints, ..] = &mut self.types;
+        self.gone.retain(|name| {
+            let has = clusters.held.contains_key(name);
+            if has {
+                findings.push(Finding { kind: Kind::Endpoints, name: name.clone() });
+                endpoints.quiet_for = None;
+            }
+            !has
+        });
         for kind in Kind::ALL {
             let set = snapshot.set_for(self.door, self.rendering, kind);
             let is_quiet = self.state(kind).quiet_for.as_ref().is_some_and(|quiet| Arc::ptr_eq(quiet, set));
@@ -108,6 +118,26 @@ mod tests {
     use crate::snapshot::Door;
     use crate::testing::world::{Pool, Worlds};
     use crate::xds::wire::SotwRequest;
+
+    #[test]
+    fn endpoints_that_wait_for_a_cluster_that_the_client_has_are_found_and_sent() {
+        let snapshot = Worlds::default().publish(&[("c", (Pool::Decided(Vec::new()), false))].into());
+        let mut stream = SotwStream::new(Door::Aggregated);
+        for (kind, names) in [(Kind::Cluster, Vec::new()), (Kind::Endpoints, vec!["c".to_owned()])] {
+            let type_url = kind.type_url().to_owned();
+            let request = SotwRequest { type_url, resource_names: names, ..Default::default() };
+            stream.on_request(&request).unwrap();
+        }
+        assert_eq!(stream.next(&snapshot).unwrap().kind, Kind::Cluster);
+        let [_, endpoints, ..] = &mut stream.types;
+        endpoints.owes_answer = false;
+        stream.gone.insert("c".into());
+        assert_eq!(stream.next(&snapshot), None, "its account says that all is well");
+        let finding = Finding { kind: Kind::Endpoints, name: "c".into() };
+        assert_eq!(stream.audit(&snapshot), [finding]);
+        assert_eq!(stream.next(&snapshot).unwrap().kind, Kind::Endpoints);
+        assert_eq!(stream.audit(&snapshot), []);
+    }
 
     #[test]
     fn a_set_that_was_overlooked_is_found_and_sent() {

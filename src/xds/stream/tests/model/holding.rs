@@ -231,7 +231,13 @@ impl Holding {
             self.unheard.remove(&(kind, resource.name.clone()));
         }
         let wanted = response.resources.iter().filter(|r| self.asks_for(kind, &r.name));
-        held.extend(wanted.map(|r| (r.name.clone(), r.version.clone())));
+        let taken: Versions = wanted.map(|r| (r.name.clone(), r.version.clone())).collect();
+        let is_latest = !self.inbox.iter().any(|later| later.kind == kind);
+        if !response.delta && kind.has_wildcard() && is_latest {
+            // It may have stopped asking for some, and begun again, while they were on their way.
+            self.told.entry(kind).or_default().extend(taken.clone());
+        }
+        held.extend(taken);
         held.retain(|name, _| !response.removed.contains(name));
         self.versions.insert(kind, held);
     }
