@@ -5,7 +5,6 @@
 use prost::Message as _;
 
 use super::convert::Table;
-use crate::model::ClientId;
 use crate::pb::envoy::admin::v3::{ClientResourceStatus, UpdateFailureState};
 use crate::pb::envoy::config::core::v3::{self as core, node::UserAgentVersionType};
 use crate::pb::envoy::service::status::v3::client_config::GenericXdsConfig;
@@ -18,7 +17,7 @@ use crate::xds::ClientStatus;
 use crate::xds::stream::{Holding, Said, Standing};
 
 /// Largest answer, in bytes. Ten thousand resources of one client take about two million.
-const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
+pub(super) const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 
 /// Why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,24 +30,37 @@ pub(super) enum Refused {
     TooLarge,
 }
 
-/// Everything about the clients that a request is about. `holdings` says what one holds; nothing if it has gone.
-pub(super) fn answer(
-    request: &ClientStatusRequest,
-    clients: &Table,
-    holdings: impl Fn(ClientId) -> Option<Vec<Holding>>,
-) -> Result<ClientStatusResponse, Refused> {
-    let mut config = Vec::new();
-    let mut left = MAX_ANSWER_BYTES;
-    for (id, status) in clients {
-        if !is_meant(&request.node_matchers, &status.node)? {
-            continue;
+/// The clients that a request is about.
+pub(super) fn meant(request: &ClientStatusRequest, mut clients: Table) -> Result<Table, Refused> {
+    let matchers = &request.node_matchers;
+    is_meant(matchers, "")?; // whoever is connected
+    clients.retain(|_, status| is_meant(matchers, &status.node) == Ok(true));
+    Ok(clients)
+}
+
+/// An answer in the making.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    config: Vec<ClientConfig>,
+    bytes: usize,
+}
+
+impl Answer {
+    /// Tells what one more client holds.
+    pub(super) fn tell(&mut self, status: &ClientStatus, holdings: &[Holding]) -> Result<(), Refused> {
+        let of_client = client_config(status, holdings);
+        self.bytes += of_client.encoded_len();
+        if self.bytes > MAX_ANSWER_BYTES {
+            return Err(Refused::TooLarge);
         }
-        let Some(holdings) = holdings(*id) else { continue };
-        let of_client = client_config(status, &holdings);
-        left = left.checked_sub(of_client.encoded_len()).ok_or(Refused::TooLarge)?;
-        config.push(of_client);
+        self.config.push(of_client);
+        Ok(())
     }
-    Ok(ClientStatusResponse { config })
+
+    /// That is all.
+    pub(super) fn end(self) -> ClientStatusResponse {
+        ClientStatusResponse { config: self.config }
+    }
 }
 
 /// By any of the matchers; without one, everybody is meant.
@@ -122,7 +134,14 @@ fn generic(status: &ClientStatus, holding: &Holding) -> GenericXdsConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::Arc;
+
     use super::*;
+    use crate::model::MonoTime;
+    use crate::snapshot::Kind;
+    use crate::xds::stream::Truth;
+    use crate::xds::{KindStatus, Rejection};
 
     fn matcher(pattern: MatchPattern, ignore_case: bool) -> NodeMatcher {
         let node_id = Some(StringMatcher { match_pattern: Some(pattern), ignore_case });
@@ -143,6 +162,77 @@ mod tests {
         assert!(is(&[matcher(Suffix("-7".into()), false)]) && !is(&[matcher(Suffix("edge".into()), false)]));
         assert!(is(&[matcher(Exact("other".into()), false), matcher(Contains("-eu-".into()), false)]));
         assert!(is(&[NodeMatcher::default()]), "nothing is asked of it");
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_matched_is_refused_whoever_is_connected() {
+        let node_matchers = vec![matcher(MatchPattern::SafeRegex(Default::default()), false)];
+        let request = ClientStatusRequest { node_matchers, ..Default::default() };
+        assert_eq!(meant(&request, Table::new()), Err(Refused::Matcher("a regular expression")));
+    }
+
+    fn status() -> ClientStatus {
+        let rejection = |message: &str| Rejection { message: message.into(), at: MonoTime::ZERO };
+        let refused = [("c".into(), rejection("not this one"))].into();
+        ClientStatus {
+            node: "n".into(),
+            agent: "envoy".into(),
+            agent_version: "1.40.0".into(),
+            rendering: crate::snapshot::Rendering::Envoy,
+            method: "DeltaAggregatedResources",
+            since: MonoTime::ZERO,
+            kinds: [(Kind::Cluster, KindStatus { refused, ..Default::default() })].into(),
+            clusters: BTreeSet::new(),
+            settled: BTreeMap::new(),
+        }
+    }
+
+    fn holding(name: &str, truth: Truth) -> Holding {
+        Holding { kind: Kind::Cluster, name: name.into(), held: None, truth, sent: None, refused: None }
+    }
+
+    #[test]
+    fn how_a_client_stands_is_said_in_the_words_of_csds() {
+        use ClientResourceStatus::{Acked, DoesNotExist, Nacked, Requested};
+        use ConfigStatus::{Error, NotSent, Stale, Synced};
+        let (one, two): (Arc<str>, Arc<str>) = ("1".into(), "2".into());
+        let there = || holding("c", Truth::Version(two.clone()));
+        let (held, sent) = (Some(one.clone()), Some(Said::Version(two.clone())));
+        let removal = Some(Said::Removal);
+        let cases = [
+            (Holding { held: Some(two.clone()), ..there() }, Synced, Acked),
+            (Holding { held: held.clone(), sent: sent.clone(), ..there() }, Stale, Acked),
+            (Holding { sent: sent.clone(), ..there() }, Stale, Requested),
+            (Holding { held: held.clone(), ..there() }, NotSent, Acked),
+            (there(), NotSent, Requested),
+            (Holding { held: held.clone(), ..holding("c", Truth::Withheld) }, NotSent, Acked),
+            (Holding { held: held.clone(), refused: sent, ..there() }, Error, Nacked),
+            (
+                Holding { held: held.clone(), refused: removal.clone(), ..holding("c", Truth::Nothing) },
+                Error,
+                Nacked,
+            ),
+            (Holding { held: held.clone(), sent: removal, ..holding("c", Truth::Nothing) }, Stale, Acked),
+            (holding("c", Truth::Nothing), Synced, DoesNotExist),
+        ];
+        for (holding, config, client) in cases {
+            let said = generic(&status(), &holding);
+            assert_eq!((said.config_status(), said.client_status()), (config, client), "{holding:?}");
+            assert_eq!(said.version_info, holding.held.as_deref().unwrap_or_default());
+            let words = said.error_state.map(|error| error.details);
+            assert_eq!(words.as_deref(), holding.refused.map(|_| "not this one"));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_would_have_no_end_is_refused() {
+        let name = "x".repeat(1 << 20);
+        let holdings = [holding(&name, Truth::Withheld), holding(&name, Truth::Nothing)];
+        let mut answer = Answer::default();
+        let told = (0..).take_while(|_| answer.tell(&status(), &holdings).is_ok()).count();
+        assert_eq!(told, 15);
+        assert_eq!(answer.tell(&status(), &holdings), Err(Refused::TooLarge));
+        assert!(answer.end().encoded_len() <= MAX_ANSWER_BYTES);
     }
 
     #[test]

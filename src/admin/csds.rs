@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::client_config::{self, Refused};
+use super::client_config::{self, Answer, Refused};
 use crate::pb::envoy::service::status::v3::client_status_discovery_service_server::ClientStatusDiscoveryService;
 use crate::pb::envoy::service::status::v3::{ClientStatusRequest, ClientStatusResponse};
 use crate::snapshot::Snapshot;
@@ -23,10 +23,16 @@ pub(super) struct Csds {
 }
 
 impl Csds {
-    fn answer(&self, request: &ClientStatusRequest) -> Result<ClientStatusResponse, Status> {
+    async fn answer(self, request: ClientStatusRequest) -> Result<ClientStatusResponse, Status> {
+        let clients = client_config::meant(&request, self.clients.list())?;
         let snapshot = self.snapshots.borrow().clone().unwrap_or_default();
-        let holdings = |client| self.clients.holdings(client, &snapshot);
-        Ok(client_config::answer(request, &self.clients.list(), holdings)?)
+        let mut answer = Answer::default();
+        for (id, status) in &clients {
+            tokio::task::yield_now().await; // a fleet takes a while: nobody else waits for that
+            let Some(holdings) = self.clients.holdings(*id, &snapshot) else { continue }; // it has gone
+            answer.tell(status, &holdings)?;
+        }
+        Ok(answer.end())
     }
 }
 
@@ -48,7 +54,11 @@ impl ClientStatusDiscoveryService for Csds {
         request: Request<Streaming<ClientStatusRequest>>,
     ) -> Result<Response<Self::StreamClientStatusStream>, Status> {
         let csds = self.clone();
-        let answers = request.into_inner().map(move |request| csds.answer(&request?));
+        let answer = move |request: Result<_, Status>| {
+            let csds = csds.clone();
+            async move { csds.answer(request?).await }
+        };
+        let answers = request.into_inner().then(answer);
         Ok(Response::new(Box::pin(answers)))
     }
 
@@ -56,6 +66,6 @@ impl ClientStatusDiscoveryService for Csds {
         &self,
         request: Request<ClientStatusRequest>,
     ) -> Result<Response<ClientStatusResponse>, Status> {
-        self.answer(request.get_ref()).map(Response::new)
+        self.clone().answer(request.into_inner()).await.map(Response::new)
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hyper_util::service::TowerToHyperService;
+use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
+use super::client_config::MAX_ANSWER_BYTES;
 use super::convert::{self, BadName};
 use super::csds::Csds;
 use super::debt::{Debt, Over};
@@ -191,7 +193,13 @@ impl Admin for Service {
             Status::not_found(format!("{stream} has ended; `ListClients` lists the streams that are open"))
         };
         let holdings = holdings.ok_or_else(gone)?.iter().map(convert::holding).collect();
-        Ok(Response::new(pb::ListHoldingsResponse { holdings }))
+        let answer = pb::ListHoldingsResponse { holdings };
+        if answer.encoded_len() > MAX_ANSWER_BYTES {
+            let too_large =
+                format!("what {stream} asks for takes more than {MAX_ANSWER_BYTES} bytes to tell");
+            return Err(Status::resource_exhausted(too_large));
+        }
+        Ok(Response::new(answer))
     }
 
     async fn drain_instance(&self, request: Request<pb::DrainInstanceRequest>) -> Reply<pb::DrainStatus> {

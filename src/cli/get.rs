@@ -199,19 +199,23 @@ fn converged(client: &pb::Client) -> String {
     }
 }
 
+/// How long ago something was; empty if it never was.
+fn ago(millis: Option<u64>) -> String {
+    millis.map(|millis| format!("{:.1}s ago", millis as f64 / 1000.0)).unwrap_or_default()
+}
+
 /// What a client asks for, by type.
 pub(super) fn client_types(types: &[pb::ClientType]) -> List {
     let row = |t: &pb::ClientType| {
         let state = t.convergence().as_str_name().to_lowercase();
         let waiting = if t.waiting_millis == 0 { String::new() } else { format!("{}ms", t.waiting_millis) };
-        let acked = t.acked_millis.map(|ago| format!("{:.1}s ago", ago as f64 / 1000.0)).unwrap_or_default();
         let refused = t.refused.join(",");
         vec![
             t.r#type.clone(),
             state,
             t.acks.to_string(),
             t.nacks.to_string(),
-            acked,
+            ago(t.acked_millis),
             waiting,
             refused,
             t.rejection.clone(),
@@ -259,6 +263,7 @@ pub(super) fn holdings(holdings: &[pb::Holding]) -> List {
 
 /// Clients as a list.
 pub(super) fn clients(clients: &[pb::Client]) -> List {
+    let acked = |c: &pb::Client| ago(c.types.iter().filter_map(|t| t.acked_millis).min());
     let row = |c: &pb::Client| {
         vec![
             c.node.clone(),
@@ -268,6 +273,7 @@ pub(super) fn clients(clients: &[pb::Client]) -> List {
             c.acks.to_string(),
             c.nacks.to_string(),
             c.clusters.join(","),
+            acked(c),
             c.method.clone(),
             format!("{} {}", c.agent, c.agent_version).trim().to_owned(),
             c.rejection.clone(),
@@ -290,6 +296,7 @@ pub(super) fn clients(clients: &[pb::Client]) -> List {
             "ACKS",
             "NACKS",
             "CLUSTERS",
+            "LAST ACK",
             "METHOD",
             "AGENT",
             "REJECTION",
