@@ -176,13 +176,13 @@ impl<P: Protocol> XdsBody<P> {
         }
         match verdict {
             Verdict::None => {}
-            Verdict::Acked(kind, _) => {
+            Verdict::Acked(kind, ..) => {
                 metrics.of(*kind).acks.inc();
             }
-            Verdict::Nacked(kind, resources, message) => {
+            Verdict::Nacked(kind, resources, gone, message) => {
                 metrics.of(*kind).nacks.inc();
                 let names: Vec<&str> = resources.iter().map(|r| &*r.name).collect();
-                tracing::warn!(%client, r#type = kind.as_str(), ?names, %message, "xds response refused");
+                tracing::warn!(%client, r#type = kind.as_str(), ?names, ?gone, %message, "xds response refused");
             }
         }
         if let Some(probation) = &self.probation {

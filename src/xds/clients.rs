@@ -8,7 +8,7 @@ use dashmap::DashMap;
 use tokio::sync::{broadcast, watch};
 
 use super::machine::Inspect;
-use super::stream::{Holding, Suspect, Verdict};
+use super::stream::{Gone, Holding, Suspect, Verdict};
 use crate::model::{ClientEvent, ClientId, ClusterName, MonoTime};
 use crate::snapshot::{Kind, Rendering, Snapshot};
 
@@ -33,7 +33,7 @@ pub struct KindStatus {
     pub nacks: u64,
     /// The highest generation acknowledged, for endpoints.
     pub generation: u64,
-    /// Resources that were refused, by name, until one of that name is acknowledged.
+    /// Resources that were refused, by name, or to do without them, until one of that name or its end is acknowledged.
     pub refused: BTreeMap<Arc<str>, Rejection>,
     /// When it acknowledged a response last.
     pub acked_at: Option<MonoTime>,
@@ -210,7 +210,7 @@ impl Clients {
     ) {
         match verdict {
             Verdict::None => {}
-            Verdict::Acked(kind, resources) => {
+            Verdict::Acked(kind, resources, gone) => {
                 let generation = resources.iter().map(|r| r.generation).max().unwrap_or(0);
                 self.update(client, *kind, |status| {
                     status.acks += 1;
@@ -220,6 +220,10 @@ impl Clients {
                     for resource in resources {
                         status.refused.remove(&resource.name);
                     }
+                    match gone {
+                        Gone::Names(names) => names.iter().for_each(|name| drop(status.refused.remove(name))),
+                        Gone::Others => status.refused.clear(),
+                    }
                 });
                 for resource in resources.iter().filter(|_| *kind == Kind::Endpoints) {
                     let Ok(cluster) = ClusterName::new(&resource.name) else { continue };
@@ -227,12 +231,14 @@ impl Clients {
                     self.tell(|| ClientEvent::Settled { client, cluster, generation, at });
                 }
             }
-            Verdict::Nacked(kind, resources, message) => {
+            Verdict::Nacked(kind, resources, gone, message) => {
                 let rejection = Rejection { message: message.clone(), at };
                 self.update(client, *kind, |status| {
                     status.nacks += 1;
                     status.waiting_since = waiting_since(*kind);
-                    status.refused.extend(resources.iter().map(|r| (r.name.clone(), rejection.clone())));
+                    let gone = if let Gone::Names(names) = gone { &names[..] } else { &[] };
+                    let names = resources.iter().map(|r| &r.name).chain(gone);
+                    status.refused.extend(names.map(|name| (name.clone(), rejection.clone())));
                 });
                 let type_url = kind.type_url();
                 self.tell(|| ClientEvent::Rejected { client, type_url, message: message.clone() });
@@ -284,5 +290,61 @@ impl Clients {
 impl Default for Clients {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Door;
+    use crate::testing::world::{Pool, Worlds};
+    use crate::xds::machine::Machine;
+    use crate::xds::stream::{DeltaStream, Protocol, SotwStream};
+    use crate::xds::wire::{DeltaRequest, RpcStatus, SotwRequest};
+
+    /// A client that refuses its first cluster, which then goes.
+    fn refuses_and_is_rid_of_it<P: Protocol>(
+        stream: P,
+        request: fn(String, Option<RpcStatus>) -> P::Request,
+    ) {
+        let mut worlds = Worlds::default();
+        let with = worlds.publish(&[("c", (Pool::Decided(Vec::new()), false))].into());
+        let without = worlds.publish(&[("d", (Pool::Decided(Vec::new()), false))].into());
+        let (clients, machine) = (Clients::new(), Machine::new(stream));
+        let client = clients.open("test", MonoTime::ZERO, machine.inspect());
+        let say = |nonce: String, refuses: bool| {
+            let error = refuses.then(|| RpcStatus { code: 13, message: "no".into() });
+            let verdict = machine.with(|protocol| protocol.on_request(&request(nonce, error))).unwrap();
+            clients.record(client, &verdict, MonoTime::ZERO, |_| None);
+        };
+        let refused = || {
+            let status = clients.list().remove(&client).unwrap();
+            status.kinds.get(&Kind::Cluster).map(|kind| kind.refused.keys().cloned().collect::<Vec<_>>())
+        };
+        say(String::new(), false);
+        let first = machine.with(|protocol| protocol.next(&with)).unwrap();
+        say(first.nonce, true);
+        assert_eq!(refused(), Some(vec!["c".into()]));
+        while let Some(response) = machine.with(|protocol| protocol.next(&without)) {
+            say(response.nonce, false);
+        }
+        assert_eq!(refused(), Some(Vec::new()), "there is nothing left to refuse");
+        // It has taken the other, and refuses to give that up.
+        let none = worlds.publish(&[].into());
+        let gone = machine.with(|protocol| protocol.next(&none)).unwrap();
+        say(gone.nonce, true);
+        assert_eq!(refused(), Some(vec!["d".into()]));
+    }
+
+    #[test]
+    fn what_a_client_refuses_is_told_until_it_is_acknowledged_or_gone() {
+        refuses_and_is_rid_of_it(DeltaStream::new(Door::Aggregated), |response_nonce, error_detail| {
+            let type_url = Kind::Cluster.type_url().into();
+            DeltaRequest { type_url, response_nonce, error_detail, ..Default::default() }
+        });
+        refuses_and_is_rid_of_it(SotwStream::new(Door::Aggregated), |response_nonce, error_detail| {
+            let type_url = Kind::Cluster.type_url().into();
+            SotwRequest { type_url, response_nonce, error_detail, ..Default::default() }
+        });
     }
 }

@@ -88,7 +88,7 @@ impl Probation {
 
     /// What the client has taken counts no longer.
     pub(super) fn hear(&self, verdict: &Verdict, now: MonoTime) {
-        let Verdict::Acked(kind, resources) = verdict else { return };
+        let Verdict::Acked(kind, resources, _) = verdict else { return };
         let names = resources.iter().map(|r| &*r.name).chain([WHOLE_SET]);
         self.record.clear(&self.node, *kind, names, now);
     }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::parked::Parked;
 use super::subscription::{Subscription, check};
-use super::{Finding, Holding, Nonces, Protocol, Refusal, Response, Suspect, Verdict, nack_text};
+use super::{Finding, Gone, Holding, Nonces, Protocol, Refusal, Response, Suspect, Verdict, nack_text};
 use crate::model::ContentHash;
 use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::DeltaRequest;
@@ -361,7 +361,7 @@ impl TypeState {
                     self.held.insert(name.clone(), Held::Due(Some(version.clone()))); // asked for again since
                 }
             }
-            return Verdict::Acked(kind, sent.resources);
+            return Verdict::Acked(kind, sent.resources, Gone::Names(sent.removed));
         };
         let before = |name: &Arc<str>| sent.before.get(name).cloned();
         for resource in &sent.resources {
@@ -373,7 +373,7 @@ impl TypeState {
         for name in sent.removed.iter().filter(|name| self.subscription.wants(name)) {
             self.held.insert(name.clone(), Held::Kept(before(name)));
         }
-        Verdict::Nacked(kind, sent.resources, nack_text(&error.message))
+        Verdict::Nacked(kind, sent.resources, Gone::Names(sent.removed), nack_text(&error.message))
     }
 
     fn subscribe(&mut self, kind: Kind, request: &DeltaRequest) -> Result<(), Refusal> {

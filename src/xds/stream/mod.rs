@@ -102,10 +102,20 @@ pub struct Response {
 pub enum Verdict {
     /// Nothing.
     None,
-    /// The client has taken these resources.
-    Acked(Kind, Vec<Arc<Resource>>),
-    /// The client has refused these resources, with its words. They are not sent again until they change.
-    Nacked(Kind, Vec<Arc<Resource>>, Arc<str>),
+    /// The client has taken these resources, and does without what else was said.
+    Acked(Kind, Vec<Arc<Resource>>, Gone),
+    /// The client has refused these resources, or to do without what else was said, with its words. They are not sent
+    /// again until they change.
+    Nacked(Kind, Vec<Arc<Resource>>, Gone, Arc<str>),
+}
+
+/// What a response takes from its client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Gone {
+    /// These.
+    Names(Vec<Arc<str>>),
+    /// All that it does not list.
+    Others,
 }
 
 /// A version that a client may be unable to take.

@@ -12,7 +12,9 @@ use bytes::Bytes;
 
 use super::parked::Parked;
 use super::subscription::Subscription;
-use super::{Finding, Holding, Nonces, Protocol, Refusal, Response, Suspect, Verdict, WHOLE_SET, nack_text};
+use super::{
+    Finding, Gone, Holding, Nonces, Protocol, Refusal, Response, Suspect, Verdict, WHOLE_SET, nack_text,
+};
 use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::SotwRequest;
 
@@ -391,7 +393,8 @@ impl TypeState {
         if request.error_detail.is_none() {
             self.holds_unknown = false;
             self.taken(kind, &sent);
-            return Verdict::Acked(kind, sent.resources);
+            let gone = if kind.has_wildcard() { Gone::Others } else { Gone::Names(Vec::new()) };
+            return Verdict::Acked(kind, sent.resources, gone);
         }
         let verdict = self.refused(kind, &sent, request);
         self.unhold(kind, sent);
@@ -462,7 +465,9 @@ impl TypeState {
         }
         let words =
             request.error_detail.as_ref().map_or_else(|| "".into(), |error| nack_text(&error.message));
-        Verdict::Nacked(kind, sent.resources.clone(), words)
+        let is_gone = |name: &&Arc<str>| kind.has_wildcard() && sent.resource(name).is_none();
+        let gone = Gone::Names(sent.before.keys().filter(is_gone).cloned().collect());
+        Verdict::Nacked(kind, sent.resources.clone(), gone, words)
     }
 
     /// True if a list would leave something out that the client may hold, and so delete it: nothing can be said of it
