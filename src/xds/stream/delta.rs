@@ -19,8 +19,6 @@ use crate::xds::wire::DeltaRequest;
 /// Room kept for responses under way; between bursts there is hardly more than one.
 const KEPT: usize = 2;
 
-type Versions = BTreeMap<Arc<str>, Arc<str>>;
-
 /// What the client holds of one name, as far as we know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Held {
@@ -51,8 +49,10 @@ struct Sent {
     nonce: String,
     resources: Vec<Arc<Resource>>,
     removed: Vec<Arc<str>>,
-    /// The versions that the client had before of what it is about.
-    before: Versions,
+    /// The version that the client had of its resource before.
+    before: Option<Arc<str>>,
+    /// The versions that the client has of `removed`, in that order.
+    given_up: Vec<Option<Arc<str>>>,
 }
 
 #[derive(Debug, Default)]
@@ -313,11 +313,11 @@ impl DeltaStream {
         let nonce = self.nonces.next();
         let state = self.state(kind);
         state.owes_answer = false;
-        let names = resources.iter().map(|resource| &resource.name).chain(&removed);
-        let version = |name| Some((Arc::clone(name), state.held.get(name)?.version()?.clone()));
-        let before = names.filter_map(version).collect();
+        let given_up = removed.iter().map(|name| state.held.get(name)?.version().cloned()).collect();
+        let mut before = None;
         for resource in &resources {
-            state.held.insert(resource.name.clone(), Held::Version(resource.version.clone()));
+            let held = Held::Version(resource.version.clone());
+            before = state.held.insert(resource.name.clone(), held).and_then(|held| held.version().cloned());
             state.busy.insert(resource.name.clone());
             state.claimed.remove(&resource.name);
         }
@@ -331,8 +331,13 @@ impl DeltaStream {
             }
             state.busy.insert(name.clone());
         }
-        let sent =
-            Sent { nonce: nonce.clone(), resources: resources.clone(), removed: removed.clone(), before };
+        let sent = Sent {
+            nonce: nonce.clone(),
+            resources: resources.clone(),
+            removed: removed.clone(),
+            before,
+            given_up,
+        };
         state.in_flight.push_back(sent);
         Response { kind, delta: true, nonce, version: set.version().clone(), resources, removed }
     }
@@ -363,15 +368,16 @@ impl TypeState {
             }
             return Verdict::Acked(kind, sent.resources, Gone::Names(sent.removed));
         };
-        let before = |name: &Arc<str>| sent.before.get(name).cloned();
         for resource in &sent.resources {
             self.parked.insert(resource.name.clone(), resource.version.clone());
             if self.subscription.wants(&resource.name) {
-                self.held.insert(resource.name.clone(), Held::Refused(before(&resource.name)));
+                self.held.insert(resource.name.clone(), Held::Refused(sent.before.clone()));
             }
         }
-        for name in sent.removed.iter().filter(|name| self.subscription.wants(name)) {
-            self.held.insert(name.clone(), Held::Kept(before(name)));
+        for (name, version) in sent.removed.iter().zip(sent.given_up) {
+            if self.subscription.wants(name) {
+                self.held.insert(name.clone(), Held::Kept(version));
+            }
         }
         Verdict::Nacked(kind, sent.resources, Gone::Names(sent.removed), nack_text(&error.message))
     }
@@ -397,8 +403,13 @@ impl TypeState {
                 self.held.remove(*name); // asked for again: the client has dropped it
                 self.open.insert((*name).into());
             }
-            for sent in &mut self.in_flight {
-                sent.before.retain(|name, _| !anew.contains(&**name));
+            for Sent { resources, removed, before, given_up, .. } in &mut self.in_flight {
+                if resources.iter().any(|resource| anew.contains(&*resource.name)) {
+                    *before = None;
+                }
+                for (name, version) in removed.iter().zip(given_up) {
+                    *version = version.take().filter(|_| !anew.contains(&**name));
+                }
             }
         }
         for name in dropped {

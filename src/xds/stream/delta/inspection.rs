@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{DeltaStream, Held, Need, Sent, TypeState};
-use crate::snapshot::{Kind, ResourceSet, Snapshot};
+use crate::snapshot::{Kind, Resource, ResourceSet, Snapshot};
 use crate::xds::stream::holdings::{self, Account};
 use crate::xds::stream::{Finding, Holding, Protocol as _, Said};
 
@@ -60,17 +60,31 @@ impl TypeState {
     }
 }
 
-/// The state of a type, and which response under way a name is in. There may be one for each name.
+/// What a response without an answer says of one name, and which version the client had before.
+struct UnderWay<'a> {
+    said: Said,
+    before: Option<&'a Arc<str>>,
+}
+
+/// The state of a type, and what is under way of each name: there may be a response for each.
 struct Typed<'a> {
     state: &'a TypeState,
-    under_way: BTreeMap<&'a str, &'a Sent>,
+    under_way: BTreeMap<&'a str, UnderWay<'a>>,
 }
 
 impl<'a> Typed<'a> {
     fn new(state: &'a TypeState) -> Self {
-        let names = |sent: &'a Sent| sent.resources.iter().map(|r| &r.name).chain(&sent.removed);
-        let under_way = state.in_flight.iter().flat_map(|sent| names(sent).map(move |name| (&**name, sent)));
-        Self { state, under_way: under_way.collect() }
+        let mut under_way = BTreeMap::new();
+        for Sent { resources, removed, before, given_up, .. } in &state.in_flight {
+            for Resource { name, version, .. } in resources.iter().map(|resource| &**resource) {
+                let said = Said::Version(version.clone());
+                under_way.insert(&**name, UnderWay { said, before: before.as_ref() });
+            }
+            for (name, version) in removed.iter().zip(given_up) {
+                under_way.insert(&**name, UnderWay { said: Said::Removal, before: version.as_ref() });
+            }
+        }
+        Self { state, under_way }
     }
 }
 
@@ -90,15 +104,13 @@ impl Account for Typed<'_> {
 
     fn held(&self, name: &str) -> Option<Arc<str>> {
         match self.under_way.get(name) {
-            Some(sent) => sent.before.get(name).cloned(),
+            Some(under_way) => under_way.before.cloned(),
             None => self.state.held.get(name)?.version().cloned(),
         }
     }
 
     fn sent(&self, name: &str) -> Option<Said> {
-        let sent = self.under_way.get(name)?;
-        let resource = sent.resources.iter().find(|r| *r.name == *name); // one resource per message
-        Some(resource.map_or(Said::Removal, |r| Said::Version(r.version.clone())))
+        self.under_way.get(name).map(|under_way| under_way.said.clone())
     }
 
     fn refused(&self, name: &str, truth: Option<&Arc<str>>) -> Option<Said> {
