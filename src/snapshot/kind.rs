@@ -81,3 +81,31 @@ impl Kind {
         }
     }
 }
+
+/// One of something for each kind, in the order of [`Kind::ALL`].
+#[derive(Debug, Clone, Default)]
+pub struct ByKind<T>(pub [T; 4]);
+
+impl<T> ByKind<T> {
+    /// That of `kind`.
+    pub const fn of(&self, kind: Kind) -> &T {
+        let [clusters, endpoints, listeners, routes] = &self.0;
+        match kind {
+            Kind::Cluster => clusters,
+            Kind::Endpoints => endpoints,
+            Kind::Listener => listeners,
+            Kind::Route => routes,
+        }
+    }
+
+    /// That of `kind`.
+    pub const fn of_mut(&mut self, kind: Kind) -> &mut T {
+        let [clusters, endpoints, listeners, routes] = &mut self.0;
+        match kind {
+            Kind::Cluster => clusters,
+            Kind::Endpoints => endpoints,
+            Kind::Listener => listeners,
+            Kind::Route => routes,
+        }
+    }
+}

@@ -19,7 +19,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use kind::{Door, Kind};
+pub use kind::{ByKind, Door, Kind};
 pub use rendering::Rendering;
 pub use resource::Resource;
 pub(crate) use resource::put_bytes;
@@ -98,34 +98,22 @@ impl Snapshot {
 
 /// One set for each rendering and kind.
 #[derive(Debug, Clone, Default)]
-struct Sets<S>([[S; 4]; 2]);
+struct Sets<S>([ByKind<S>; 2]);
 
 impl<S> Sets<S> {
     const fn of(&self, rendering: Rendering, kind: Kind) -> &S {
         let [envoy, grpc] = &self.0;
-        let [clusters, endpoints, listeners, routes] = match rendering {
-            Rendering::Envoy => envoy,
-            Rendering::Grpc => grpc,
-        };
-        match kind {
-            Kind::Cluster => clusters,
-            Kind::Endpoints => endpoints,
-            Kind::Listener => listeners,
-            Kind::Route => routes,
+        match rendering {
+            Rendering::Envoy => envoy.of(kind),
+            Rendering::Grpc => grpc.of(kind),
         }
     }
 
     const fn of_mut(&mut self, rendering: Rendering, kind: Kind) -> &mut S {
         let [envoy, grpc] = &mut self.0;
-        let [clusters, endpoints, listeners, routes] = match rendering {
-            Rendering::Envoy => envoy,
-            Rendering::Grpc => grpc,
-        };
-        match kind {
-            Kind::Cluster => clusters,
-            Kind::Endpoints => endpoints,
-            Kind::Listener => listeners,
-            Kind::Route => routes,
+        match rendering {
+            Rendering::Envoy => envoy.of_mut(kind),
+            Rendering::Grpc => grpc.of_mut(kind),
         }
     }
 }

@@ -12,7 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::Clients;
 use crate::clock::Clock;
-use crate::snapshot::Kind;
+use crate::snapshot::{ByKind, Kind};
 
 /// The largest message, in bytes, that gRPC libraries accept unless told otherwise. (Envoy accepts any.)
 pub(super) const USUAL_LIMIT: u64 = 4 * 1024 * 1024;
@@ -35,7 +35,7 @@ pub struct Metrics {
     pub(super) connections: Gauge,
     pub(super) snapshots: Counter,
     /// Looked up once: each response and each ACK counts.
-    by_kind: [KindMetrics; 4],
+    by_kind: ByKind<KindMetrics>,
 }
 
 /// The counters of one type.
@@ -61,7 +61,7 @@ impl Metrics {
             Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
         });
         let largest: Family<KindLabel, Gauge<u64, AtomicU64>> = Family::default();
-        let by_kind = Kind::ALL.map(|kind| {
+        let by_kind = ByKind(Kind::ALL.map(|kind| {
             let counter = |family: &Family<KindLabel, Counter>| family.get_or_create_owned(&kind.into());
             KindMetrics {
                 responses: counter(&responses),
@@ -73,7 +73,7 @@ impl Metrics {
                 repairs: counter(&repairs),
                 ack_seconds: ack_seconds.get_or_create_owned(&kind.into()),
             }
-        });
+        }));
         let metrics = Self {
             streams: Gauge::default(),
             connections: Gauge::default(),
@@ -96,13 +96,7 @@ impl Metrics {
     }
 
     pub(super) const fn of(&self, kind: Kind) -> &KindMetrics {
-        let [clusters, endpoints, listeners, routes] = &self.by_kind;
-        match kind {
-            Kind::Cluster => clusters,
-            Kind::Endpoints => endpoints,
-            Kind::Listener => listeners,
-            Kind::Route => routes,
-        }
+        self.by_kind.of(kind)
     }
 }
 

@@ -13,7 +13,7 @@ use super::parked::Parked;
 use super::subscription::{Subscription, check};
 use super::{Finding, Gone, Holding, Nonces, Protocol, Refusal, Response, Suspect, Verdict, nack_text};
 use crate::model::ContentHash;
-use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
+use crate::snapshot::{ByKind, Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::DeltaRequest;
 
 /// Room kept for responses under way; between bursts there is hardly more than one.
@@ -88,7 +88,7 @@ enum Need<'a> {
 pub struct DeltaStream {
     door: Door,
     rendering: Rendering,
-    types: [TypeState; 4],
+    types: ByKind<TypeState>,
     nonces: Nonces,
 }
 
@@ -140,12 +140,12 @@ impl Protocol for DeltaStream {
     }
 
     fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
-        let [_, endpoints, ..] = &self.types;
+        let [_, endpoints, ..] = &self.types.0;
         &endpoints.subscription.names
     }
 
     fn has_settled(&self, name: &str, resource: &Resource) -> bool {
-        let [_, state, ..] = &self.types;
+        let [_, state, ..] = &self.types.0;
         matches!(state.held.get(name), Some(Held::Version(v)) if *v == resource.version)
             && !state.busy.contains(name)
     }
@@ -156,7 +156,7 @@ impl Protocol for DeltaStream {
             let resource = sent.resources.first()?; // one resource per message
             Some(Suspect { kind, name: resource.name.clone(), version: resource.version.clone() })
         };
-        Kind::ALL.into_iter().zip(&self.types).find_map(of)
+        Kind::ALL.into_iter().zip(&self.types.0).find_map(of)
     }
 
     fn hold_back(&mut self, Suspect { kind, name, version }: &Suspect) {
@@ -181,22 +181,16 @@ impl Protocol for DeltaStream {
 impl DeltaStream {
     /// A stream that came in by `door`.
     pub fn new(door: Door) -> Self {
-        Self { door, rendering: Rendering::default(), types: Default::default(), nonces: Nonces::default() }
+        Self { door, rendering: Rendering::default(), types: ByKind::default(), nonces: Nonces::default() }
     }
 
     fn state(&mut self, kind: Kind) -> &mut TypeState {
-        let [clusters, endpoints, listeners, routes] = &mut self.types;
-        match kind {
-            Kind::Cluster => clusters,
-            Kind::Endpoints => endpoints,
-            Kind::Listener => listeners,
-            Kind::Route => routes,
-        }
+        self.types.of_mut(kind)
     }
 
     /// Endpoints do not wait for a cluster that the client no longer asks for, or that it has refused to give up.
     fn forget_given_up(&mut self) {
-        let [clusters, endpoints, ..] = &mut self.types;
+        let [clusters, endpoints, ..] = &mut self.types.0;
         let is_kept = |name: &Arc<str>| matches!(clusters.held.get(name), Some(Held::Kept(_)));
         let open = &mut endpoints.open;
         endpoints.orphans.retain(|name| {
@@ -210,7 +204,7 @@ impl DeltaStream {
 
     /// Nor do they wait for one that is there again and that the client has refused: it is not given.
     fn forget_refused(&mut self, set: &ResourceSet) {
-        let [clusters, endpoints, ..] = &mut self.types;
+        let [clusters, endpoints, ..] = &mut self.types.0;
         let open = &mut endpoints.open;
         endpoints.orphans.retain(|name| {
             let is_parked = |cluster: &Arc<Resource>| clusters.parked.contains(name, &cluster.version);
@@ -255,7 +249,7 @@ impl DeltaStream {
     /// True if no cluster is left that the client wants and has not been sent: a first question is answered then,
     /// warm or not.
     fn has_sent_all_clusters(&self, snapshot: &Snapshot) -> bool {
-        let [clusters, ..] = &self.types;
+        let [clusters, ..] = &self.types.0;
         let sent = |name: &Arc<str>| matches!(clusters.held.get(name), Some(Held::Version(_)));
         let mut all = self.set_of(Kind::Cluster, snapshot).resources.keys();
         all.all(|name| sent(name) || !clusters.subscription.wants(name))

@@ -15,7 +15,7 @@ use super::subscription::Subscription;
 use super::{
     Finding, Gone, Holding, Nonces, Protocol, Refusal, Response, Suspect, Verdict, WHOLE_SET, nack_text,
 };
-use crate::snapshot::{Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
+use crate::snapshot::{ByKind, Door, Kind, Rendering, Resource, ResourceSet, Snapshot};
 use crate::xds::wire::SotwRequest;
 
 type Resources = BTreeMap<Arc<str>, Arc<Resource>>;
@@ -74,7 +74,7 @@ struct TypeState {
 pub struct SotwStream {
     door: Door,
     rendering: Rendering,
-    types: [TypeState; 4],
+    types: ByKind<TypeState>,
     nonces: Nonces,
     /// Clusters taken away on this stream and not given again: their endpoints would come before them.
     gone: BTreeSet<Arc<str>>,
@@ -126,12 +126,12 @@ impl Protocol for SotwStream {
     }
 
     fn endpoints_asked_for(&self) -> &BTreeSet<Arc<str>> {
-        let [_, endpoints, ..] = &self.types;
+        let [_, endpoints, ..] = &self.types.0;
         &endpoints.subscription.names
     }
 
     fn has_settled(&self, name: &str, resource: &Resource) -> bool {
-        let [_, state, ..] = &self.types;
+        let [_, state, ..] = &self.types.0;
         state.held.get(name).is_some_and(|held| held.version == resource.version)
             && !state.again.contains(name)
             && !state.under_way().any(|sent| sent.resource(name).is_some())
@@ -147,7 +147,7 @@ impl Protocol for SotwStream {
             let resource = sent.resources.first()?;
             Some(Suspect { kind, name: resource.name.clone(), version: resource.version.clone() })
         };
-        Kind::ALL.into_iter().zip(&self.types).find_map(of)
+        Kind::ALL.into_iter().zip(&self.types.0).find_map(of)
     }
 
     fn hold_back(&mut self, Suspect { kind, name, version }: &Suspect) {
@@ -175,25 +175,19 @@ impl SotwStream {
         Self {
             door,
             rendering: Rendering::default(),
-            types: Default::default(),
+            types: ByKind::default(),
             nonces: Nonces::default(),
             gone: BTreeSet::new(),
         }
     }
 
     fn state(&mut self, kind: Kind) -> &mut TypeState {
-        let [clusters, endpoints, listeners, routes] = &mut self.types;
-        match kind {
-            Kind::Cluster => clusters,
-            Kind::Endpoints => endpoints,
-            Kind::Listener => listeners,
-            Kind::Route => routes,
-        }
+        self.types.of_mut(kind)
     }
 
     /// Endpoints do not wait for a cluster that the client no longer asks for, or that it has refused to give up.
     fn forget_given_up(&mut self) {
-        let [clusters, endpoints, ..] = &mut self.types;
+        let [clusters, endpoints, ..] = &mut self.types.0;
         let before = self.gone.len();
         self.gone.retain(|name| clusters.subscription.wants(name) && !clusters.held.contains_key(name));
         if self.gone.len() < before {
@@ -203,7 +197,7 @@ impl SotwStream {
 
     /// Nor do they wait for one that is there again in a list that the client has refused: it is not given.
     fn forget_refused(&mut self, set: &ResourceSet) {
-        let [clusters, endpoints, ..] = &mut self.types;
+        let [clusters, endpoints, ..] = &mut self.types.0;
         if !self.gone.is_empty() && clusters.has_parked(&clusters.whole(set, false)) {
             self.gone.retain(|name| !set.resources.contains_key(name));
             endpoints.quiet_for = None;
@@ -243,27 +237,23 @@ impl SotwStream {
 
     /// What is to be sent of one type now.
     fn due(&self, kind: Kind, set: &ResourceSet, linger: bool) -> Option<Vec<Arc<Resource>>> {
-        let [clusters, endpoints, listeners, routes] = &self.types;
-        let (state, mut due) = match kind {
-            Kind::Cluster => (clusters, clusters.due_whole(set, linger)?),
-            Kind::Endpoints => (endpoints, endpoints.due_parts(set)?),
-            Kind::Listener => (listeners, listeners.due_whole(set, linger)?),
-            Kind::Route => (routes, routes.due_parts(set)?),
-        };
+        let state = self.types.of(kind);
+        let mut due =
+            if kind.has_wildcard() { state.due_whole(set, linger)? } else { state.due_parts(set)? };
         due.retain(|resource| kind != Kind::Endpoints || !self.gone.contains(&resource.name));
         (!due.is_empty() || state.owes_answer || kind.has_wildcard()).then_some(due)
     }
 
     /// True if the client has yet to take what it was sent about clusters, or to be sent its first list of them.
     fn clusters_are_unsettled(&self, snapshot: &Snapshot) -> bool {
-        let [clusters, ..] = &self.types;
+        let [clusters, ..] = &self.types.0;
         clusters.in_flight.is_some() || clusters.must_wait(self.set_of(Kind::Cluster, snapshot))
     }
 
     /// True if no cluster is left that the client wants and has not been sent: a first question is answered then,
     /// warm or not.
     fn has_sent_all_clusters(&self, snapshot: &Snapshot) -> bool {
-        let [clusters, ..] = &self.types;
+        let [clusters, ..] = &self.types.0;
         let mut all = self.set_of(Kind::Cluster, snapshot).resources.keys();
         all.all(|name| clusters.held.contains_key(name) || !clusters.subscription.wants(name))
     }

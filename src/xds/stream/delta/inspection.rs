@@ -12,7 +12,7 @@ use crate::xds::stream::{Finding, Holding, Protocol as _, Said};
 
 impl DeltaStream {
     pub(super) fn all_holdings(&self, snapshot: &Snapshot) -> Vec<Holding> {
-        let asked = Kind::ALL.into_iter().zip(&self.types).filter(|(_, state)| state.subscription.asked);
+        let asked = Kind::ALL.into_iter().zip(&self.types.0).filter(|(_, state)| state.subscription.asked);
         let of = |(kind, state)| holdings::of(kind, self.set_of(kind, snapshot), &Typed::new(state));
         asked.flat_map(of).collect()
     }
@@ -20,7 +20,7 @@ impl DeltaStream {
     pub(super) fn full_look(&mut self, snapshot: &Snapshot) -> Vec<Finding> {
         let mut findings = Vec::new();
         let without_reason = self.orphans_without_reason();
-        for (kind, state) in Kind::ALL.into_iter().zip(&mut self.types) {
+        for (kind, state) in Kind::ALL.into_iter().zip(&mut self.types.0) {
             let mut found = state.busy_without_reason();
             state.busy.retain(|name| !found.contains(name));
             if kind == Kind::Endpoints {
@@ -36,7 +36,7 @@ impl DeltaStream {
 
     /// Endpoints that wait for a cluster, though the client has it.
     fn orphans_without_reason(&self) -> BTreeSet<Arc<str>> {
-        let [clusters, endpoints, ..] = &self.types;
+        let [clusters, endpoints, ..] = &self.types.0;
         let has = |name: &&Arc<str>| clusters.held.get(*name).is_some_and(|held| held.version().is_some());
         endpoints.orphans.iter().filter(has).cloned().collect()
     }
@@ -142,7 +142,7 @@ mod tests {
         let names = vec!["c".to_owned()];
         let endpoints = DeltaRequest { resource_names_subscribe: names, ..request(Kind::Endpoints) };
         stream.on_request(&endpoints).unwrap();
-        let [_, endpoints, ..] = &mut stream.types;
+        let [_, endpoints, ..] = &mut stream.types.0;
         endpoints.owes_answer = false;
         endpoints.look_at(snapshot.set(Kind::Endpoints));
         assert!(stream.audit(snapshot).is_empty());
@@ -159,7 +159,7 @@ mod tests {
         ];
         for fault in faults {
             let mut stream = stream(&snapshot);
-            let [_, endpoints, ..] = &mut stream.types;
+            let [_, endpoints, ..] = &mut stream.types.0;
             fault(endpoints);
             assert_eq!(stream.next(&snapshot), None, "its account says that all is well");
             let finding = Finding { kind: Kind::Endpoints, name: "c".into() };

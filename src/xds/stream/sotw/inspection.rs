@@ -12,7 +12,7 @@ use crate::xds::stream::{Finding, Holding, Protocol as _, Said, WHOLE_SET};
 
 impl SotwStream {
     pub(super) fn all_holdings(&self, snapshot: &Snapshot) -> Vec<Holding> {
-        let asked = Kind::ALL.into_iter().zip(&self.types).filter(|(_, state)| state.subscription.asked);
+        let asked = Kind::ALL.into_iter().zip(&self.types.0).filter(|(_, state)| state.subscription.asked);
         let of = |(kind, state): (Kind, &TypeState)| {
             let set = self.set_of(kind, snapshot);
             let list_is_parked = kind.has_wildcard() && state.has_parked(&state.whole(set, false));
@@ -24,7 +24,7 @@ impl SotwStream {
     pub(super) fn full_look(&mut self, snapshot: &Snapshot) -> Vec<Finding> {
         let mut findings = Vec::new();
         // Endpoints that wait for a cluster, though the client has it.
-        let [clusters, endpoints, ..] = &mut self.types;
+        let [clusters, endpoints, ..] = &mut self.types.0;
         self.gone.retain(|name| {
             let has = clusters.held.contains_key(name);
             if has {
@@ -129,7 +129,7 @@ mod tests {
             stream.on_request(&request).unwrap();
         }
         assert_eq!(stream.next(&snapshot).unwrap().kind, Kind::Cluster);
-        let [_, endpoints, ..] = &mut stream.types;
+        let [_, endpoints, ..] = &mut stream.types.0;
         endpoints.owes_answer = false;
         stream.gone.insert("c".into());
         assert_eq!(stream.next(&snapshot), None, "its account says that all is well");
@@ -145,7 +145,7 @@ mod tests {
         let mut stream = SotwStream::new(Door::Aggregated);
         let type_url = Kind::Cluster.type_url().to_owned();
         stream.on_request(&SotwRequest { type_url, ..Default::default() }).unwrap();
-        let [clusters, ..] = &mut stream.types;
+        let [clusters, ..] = &mut stream.types.0;
         clusters.quiet_for = Some(snapshot.set(Kind::Cluster).clone());
         assert_eq!(stream.next(&snapshot), None, "its account says that all is well");
         let finding = Finding { kind: Kind::Cluster, name: WHOLE_SET.into() };
